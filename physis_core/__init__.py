@@ -1,0 +1,1 @@
+"""The engine of streaming world models: staged, planned, simulated; no ROS anywhere."""

@@ -1,0 +1,145 @@
+"""What one stage computes: the contract between a model and the engine.
+
+A chunk walks   inject -> [embed -> block 0 .. block L-1 -> head] x D -> finish.
+Only two kinds of payload travel between devices: `latent` (between denoising steps) and `hidden`
+(between blocks). Both are tuples of tensors with a leading batch dimension B; every row of a batch may
+belong to another chunk, step or stream. What a chunk is conditioned on travels inside its payload;
+what a whole stream is conditioned on (a prompt) is a `StreamCondition`, kept at every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from physis_core.types import KVMode, StageGraph
+
+Payload = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """Shape without the batch dimension, and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def bytes(self) -> int:
+        size = self.dtype.itemsize
+        for n in self.shape:
+            size *= n
+        return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What the engine must know of a model without running it.
+
+    `window_chunks` (H) counts the chunks whose KV a stage keeps, the current one included;
+    `sink_chunks` of them are the stream's first chunks and are never evicted.
+    """
+
+    name: str
+    steps: int
+    blocks: int
+    kv: KVMode
+    window_chunks: int
+    sink_chunks: int
+    latent: tuple[TensorSpec, ...]
+    hidden: tuple[TensorSpec, ...]
+    observation: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    kv_bytes: int
+    """Bytes of K and V that one stage keeps for one stream when the window is full."""
+    block_weight_bytes: tuple[int, ...]
+    shared_weight_bytes: int
+    """Bytes of embed, head and whatever else every first and last block needs."""
+
+    @property
+    def graph(self) -> StageGraph:
+        return StageGraph(steps=self.steps, blocks=self.blocks, kv=self.kv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseKey:
+    """Names one draw of noise, so that pipeline and reference draw the same numbers."""
+
+    seed: int
+    epoch: int
+    chunk_id: int
+
+
+class KVWindow(Protocol):
+    """KV of one (stream, step, block): a rolling window of chunks, keys cached before RoPE."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    def reset(self) -> None: ...
+
+
+StreamCondition = Mapping[str, Tensor]
+"""What holds for a stream until changed (e.g. text K and V of the rank's blocks), model-defined."""
+
+
+class StagedModel(Protocol):
+    """A model cut into stages. All methods are called under `torch.inference_mode()`.
+
+    A rank builds the model with only the blocks that it owns; calling `block(l, ...)` for another one
+    raises KeyError. B rows of a batch are independent: row i of a batched call equals the same call with
+    that row alone, within floating-point tolerance.
+    """
+
+    spec: ModelSpec
+
+    def new_kv(self, block: int) -> KVWindow:
+        """An empty window for one (stream, step, block)."""
+        ...
+
+    def condition(self, values: Mapping[str, Any]) -> StreamCondition:
+        """Turn what a user sets for a stream ({"prompt": ..., "goal": ...}) into tensors.
+
+        Raises UserError naming the field where a value does not fit.
+        """
+        ...
+
+    def inject(self, observation: Mapping[str, Tensor], noise: Sequence[NoiseKey]) -> Payload:
+        """observation [B, ...] by name -> the first latent (pure noise and conditioning)."""
+        ...
+
+    def refresh(self, latent: Payload, observation: Mapping[str, Tensor]) -> Payload:
+        """Replace the conditioning inside `latent` by a newer observation (`refresh: every_step`)."""
+        ...
+
+    def embed(self, latent: Payload, step: Sequence[int]) -> Payload:
+        """latent at the entry of denoising step `step[i]` -> hidden. Step D is the clean pass."""
+        ...
+
+    def block(
+        self,
+        block: int,
+        hidden: Payload,
+        step: Sequence[int],
+        kv: Sequence[KVWindow],
+        condition: Sequence[StreamCondition],
+        write: Sequence[bool],
+    ) -> Payload:
+        """One transformer block over B rows. Row i reads kv[i]; where write[i], it appends its own KV."""
+        ...
+
+    def head(self, hidden: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
+        """hidden after the last block -> latent at the entry of the next step.
+
+        Hidden carries what this needs of the latent that entered the step. Adds the fresh noise of
+        step d + 1; after step D - 1 the latent is clean.
+        """
+        ...
+
+    def finish(self, latent: Payload) -> Mapping[str, Tensor]:
+        """The clean latent -> named outputs [B, ...] (for a WAM: `action` [B, steps, joints])."""
+        ...

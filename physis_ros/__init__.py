@@ -1,0 +1,1 @@
+"""The ROS 2 side: observations in, action chunks and trajectories out, safety beside it."""
