@@ -78,8 +78,8 @@ def draw_noise(
     # The lowest 64 bits of the counter count within one draw; the others name it.
     counter = ((part & word) << 192) | ((step & word) << 128) | ((key.chunk_id & word) << 64)
     bits = np.random.Philox(
-        key=((key.epoch & word) << 64) | (key.seed & word),  # type: ignore[arg-type]
-        counter=counter,  # type: ignore[arg-type]
+        key=((key.epoch & word) << 64) | (key.seed & word),
+        counter=counter,
     )
     drawn = np.random.Generator(bits).standard_normal(tuple(shape), dtype=np.float32)
     noise = torch.from_numpy(drawn)
