@@ -1,0 +1,79 @@
+"""`physis bench NAME`: one measured benchmark, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+SUMMARY = "measure one part of the system: a table of figures with spread and aim"
+
+# Names and summaries stand here, so that `physis bench --help` loads no benchmark.
+BENCHMARKS: Mapping[str, tuple[str, str]] = {
+    "pipeline": (
+        "physis_core.bench.pipeline",
+        "the five partitions on one model, two processes against one, and a peer",
+    ),
+    "batching": (
+        "physis_core.bench.batching",
+        "same-block batches against taking turns on one device",
+    ),
+    "scale": (
+        "physis_core.bench.scale",
+        "200 emulated stages on 200 emulated devices through the real queues",
+    ),
+    "links": ("physis_core.bench.links", "one hop between two processes against bare gloo"),
+    "placement": (
+        "physis_core.bench.placement",
+        "placement against the exact optimum, and the time of an admission decision",
+    ),
+    "fidelity": (
+        "physis_core.bench.fidelity",
+        "the simulator against real runs of the engine on this machine",
+    ),
+    "ros-path": (
+        "physis_ros.bench.ros_path",
+        "capture to command through the nodes, against a bare relay",
+    ),
+    "safety": (
+        "physis_ros.bench.safety",
+        "safety loop jitter under load, and how the arm comes to rest when processes die",
+    ),
+}
+
+
+class _LazyParser(argparse.ArgumentParser):
+    """Learns its arguments from the benchmark's module when they are first needed."""
+
+    fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill(self)
+        return super().parse_known_args(args, namespace)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_subparsers(dest="bench", metavar="NAME", required=True, parser_class=_LazyParser)
+    for name, (module_name, summary) in BENCHMARKS.items():
+        one = names.add_parser(name, help=summary, description=summary)
+        one.fill = _filler(module_name)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    module = importlib.import_module(BENCHMARKS[args.bench][0])
+    outcome: dict[str, Any] = module.run(args, Console())
+    return outcome
+
+
+def _filler(module_name: str) -> Callable[[argparse.ArgumentParser], None]:
+    def fill(parser: argparse.ArgumentParser) -> None:
+        importlib.import_module(module_name).add_arguments(parser)
+
+    return fill
