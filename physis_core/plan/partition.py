@@ -28,7 +28,9 @@ class Partition:
             raise UserError("rank_of", sorted(set(self.rank_of)), "ranks must be 0..n-1, no gaps")
         if self.graph.kv == "clean":
             for block in range(self.graph.blocks):
-                owners = {self.rank_of[s] for s in range(block, self.graph.stages, self.graph.blocks)}
+                owners = {
+                    self.rank_of[s] for s in range(block, self.graph.stages, self.graph.blocks)
+                }
                 if len(owners) > 1:
                     raise UserError(
                         "rank_of",
