@@ -1,0 +1,228 @@
+"""Which batch a device runs next: a pure function of the ready tasks, the costs and the time.
+
+Slack = deadline - now - predicted cost of the task - predicted cost of all that follows on its
+chunk's way. Least slack goes first. Other ready tasks of the same block, of whatever chunk, step or
+stream, join the batch while that makes nobody late who would have been on time without it. Waiting
+for one more arrival is allowed only inside the slack. The same function runs in the worker and in
+the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from physis_core.runtime.costs import Costs, CostTable, OnlineCosts
+
+__all__ = [
+    "CostTable",
+    "Costs",
+    "Decision",
+    "Idle",
+    "OnlineCosts",
+    "ReadyTask",
+    "RunBatch",
+    "WaitUntil",
+    "decide",
+]
+
+_INF = float("inf")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ReadyTask:
+    """A task whose hidden state and KV are there. Not frozen: making a frozen one costs more.
+
+    `stream` is a handle of the caller, `stage` the stage index, `block` names the weights (see
+    `Costs`). `remaining_s` is the predicted cost of everything after this task until its chunk's
+    exit. A larger `priority` is more important; it decides only when not everybody can be on time.
+    """
+
+    stream: int
+    epoch: int
+    seq: int
+    stage: int
+    block: int
+    step: int
+    deadline_s: float
+    ready_s: float
+    remaining_s: float = 0.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Run these tasks, all of one block, as one batch now. The most urgent one comes first."""
+
+    tasks: tuple[ReadyTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Run nothing before `time_s`, unless a task arrives: then ask again."""
+
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing is ready."""
+
+
+Decision = RunBatch | WaitUntil | Idle
+_IDLE = Idle()
+
+
+def decide(
+    ready: Sequence[ReadyTask],
+    costs: Costs,
+    now_s: float,
+    *,
+    max_batch: int,
+    expected: Mapping[int, float] | None = None,
+    low_priority_max_batch: int | None = None,
+) -> Decision:
+    """Next batch of one device, or a time to wait until.
+
+    Args:
+        ready: tasks that may start now, in any order.
+        costs: predicted seconds by block and batch size.
+        max_batch: largest batch that the device may run.
+        expected: block -> time at which the next task of that block is expected to arrive here.
+        low_priority_max_batch: set while the engine is overloaded. Tasks of less than the highest
+            ready priority then batch at most this many, and do not join a more important one's.
+
+    Two tasks of one (stream, stage) are never in one batch: the later chunk reads the KV that the
+    earlier one writes. A late task runs too; being late already, it is not protected against longer
+    batches.
+    """
+    if len(ready) == 1:
+        task = ready[0]
+        if expected is not None and max_batch > 1 and task.block in expected:
+            return _run_or_wait((task,), costs, now_s, max_batch, expected[task.block])
+        return RunBatch((task,))
+    if not ready:
+        return _IDLE
+
+    order, limits_s = _urgency(ready, costs, now_s)
+    head = order[0]
+    if max_batch == 1:
+        return RunBatch((head,))
+    limit = max_batch
+    floor = None
+    if low_priority_max_batch is not None:
+        floor = head.priority
+        if head.priority < max(task.priority for task in order):
+            limit = min(limit, low_priority_max_batch)
+    batch = _grow(order, limits_s, costs, limit, floor)
+    if expected is not None and len(batch) == len(ready) and len(batch) < limit:
+        arrival_s = expected.get(head.block)
+        if arrival_s is not None:
+            return _run_or_wait(batch, costs, now_s, limit, arrival_s)
+    return RunBatch(batch)
+
+
+def _urgency(
+    ready: Sequence[ReadyTask], costs: Costs, now_s: float
+) -> tuple[list[ReadyTask], list[float]]:
+    """Tasks in the order in which they would run one by one, and how long each may still take to
+    finish.
+
+    Of several tasks of one (stream, stage) only the earliest chunk is kept. When somebody is late
+    already, not everybody can be on time, and priority comes before slack.
+    """
+    first: dict[tuple[int, int], ReadyTask] = {}
+    for task in ready:
+        key = (task.stream, task.stage)
+        other = first.get(key)
+        if other is None or (task.epoch, task.seq) < (other.epoch, other.seq):
+            first[key] = task
+    single: dict[int, float] = {}
+    keyed: list[tuple[float, int, int, int, int, float, ReadyTask]] = []
+    overloaded = False
+    for task in first.values():
+        cost_s = single.get(task.block)
+        if cost_s is None:
+            cost_s = single[task.block] = costs.predict_s(task.block, 1)
+        limit_s = task.deadline_s - now_s - task.remaining_s
+        slack_s = limit_s - cost_s
+        if slack_s < 0.0:
+            overloaded = True
+        # Ties: the chunk that is nearer to its exit first, so that equal deadlines do not spread
+        # out.
+        keyed.append((slack_s, -task.stage, task.seq, task.stream, task.priority, limit_s, task))
+    if overloaded:
+        keyed.sort(key=lambda k: (-k[4], k[0], k[1], k[2], k[3]))
+    else:
+        keyed.sort(key=lambda k: k[:4])
+    return [k[6] for k in keyed], [k[5] for k in keyed]
+
+
+def _grow(
+    order: Sequence[ReadyTask],
+    limits_s: Sequence[float],
+    costs: Costs,
+    max_batch: int,
+    priority_floor: int | None,
+) -> tuple[ReadyTask, ...]:
+    """The batch of the head's block with the lowest cost per task among those that harm nobody.
+
+    Compared with running `order` one by one: a task left behind with k batch members before it is
+    delayed by t(B) - k*t(1), a member finishes at t(B). Whoever would have been on time one by one
+    must stay so.
+    """
+    head = order[0]
+    block = head.block
+    single_s = costs.predict_s(block, 1)
+    members: list[ReadyTask] = []
+    member_limit_s: list[float] = []
+    # room_s[k]: least time to spare among tasks of other blocks that have k candidates before them.
+    room_s: list[float] = [_INF]
+    alone: dict[int, float] = {block: single_s}
+    elapsed_s = 0.0
+    for task, limit_s in zip(order, limits_s, strict=True):
+        cost_s = alone.get(task.block)
+        if cost_s is None:
+            cost_s = alone[task.block] = costs.predict_s(task.block, 1)
+        elapsed_s += cost_s
+        held = elapsed_s <= limit_s
+        joins = task.block == block and (priority_floor is None or task.priority >= priority_floor)
+        if joins and len(members) < max_batch:
+            members.append(task)
+            member_limit_s.append(limit_s if held else _INF)
+            room_s.append(_INF)
+        elif held:
+            room_s[-1] = min(room_s[-1], limit_s - elapsed_s)
+    best, best_average_s = 1, single_s
+    least_limit_s = member_limit_s[0]
+    for size in range(2, len(members) + 1):
+        least_limit_s = min(least_limit_s, member_limit_s[size - 1])
+        batch_s = costs.predict_s(block, size)
+        if batch_s > least_limit_s:
+            break
+        average_s = batch_s / size
+        if average_s >= single_s or average_s > best_average_s:
+            continue
+        if all(batch_s - k * single_s <= room_s[k] for k in range(1, size + 1)):
+            best, best_average_s = size, average_s
+    return tuple(members[:best])
+
+
+def _run_or_wait(
+    batch: tuple[ReadyTask, ...], costs: Costs, now_s: float, max_batch: int, arrival_s: float
+) -> Decision:
+    """Wait for one more task of this block only if the whole batch has the slack and time is
+    gained.
+    """
+    wait_s = arrival_s - now_s
+    if wait_s <= 0.0 or len(batch) >= max_batch:
+        return RunBatch(batch)
+    block = batch[0].block
+    longer_s = costs.predict_s(block, len(batch) + 1)
+    gain_s = costs.predict_s(block, len(batch)) + costs.predict_s(block, 1) - longer_s
+    if wait_s >= gain_s:
+        return RunBatch(batch)
+    for task in batch:
+        if task.deadline_s - now_s - task.remaining_s < wait_s + longer_s:
+            return RunBatch(batch)
+    return WaitUntil(arrival_s)
