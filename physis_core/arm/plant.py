@@ -1,0 +1,115 @@
+"""The simulated plant: six position-servoed joints with physical velocity and acceleration limits.
+
+Each drive computes the acceleration that a critically damped position servo with velocity
+feed-forward asks for, clips it to what it can do, and applies the torque that gives it (inverse
+dynamics). In free space the arm therefore moves exactly by `servo_acceleration`; contacts act as forces.
+"""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+
+from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS, ArmLimits
+from physis_core.arm.scene import END_EFFECTOR_SITE, place_target
+from physis_core.types import Array
+
+SERVO_RATE_RAD_S = 60.0
+"""Natural frequency of the servo: a 5 % settling of some 80 ms, like an industrial drive."""
+
+
+def servo_acceleration(
+    position: Array,
+    velocity: Array,
+    command_position: Array,
+    command_velocity: Array,
+    velocity_limit: Array,
+    acceleration_limit: Array,
+    step_s: float,
+) -> Array:
+    """Joint acceleration [6] rad/s^2 of the drives; keeps velocity within its limit after `step_s`."""
+    wanted = SERVO_RATE_RAD_S**2 * (command_position - position) + 2.0 * SERVO_RATE_RAD_S * (
+        command_velocity - velocity
+    )
+    wanted = np.clip(wanted, -acceleration_limit, acceleration_limit)
+    slowest, fastest = -velocity_limit - velocity, velocity_limit - velocity
+    out: Array = np.clip(wanted, slowest / step_s, fastest / step_s)
+    return out
+
+
+class Plant:
+    """The running simulation. Belongs to one thread; `copy_to` hands a snapshot to another."""
+
+    def __init__(self, model: mujoco.MjModel, limits: ArmLimits = UR5E_LIMITS) -> None:
+        self.model = model
+        self.limits = limits
+        self.data = mujoco.MjData(model)
+        self._joints = np.array([model.joint(n).qposadr[0] for n in JOINT_NAMES])
+        self._dofs = np.array([model.joint(n).dofadr[0] for n in JOINT_NAMES])
+        self._site = model.site(END_EFFECTOR_SITE).id
+        self._velocity_limit = limits.velocity
+        self._acceleration_limit = limits.acceleration
+        self._wanted = np.zeros(model.nv)
+        self._torque = np.zeros(model.nv)
+
+    @property
+    def step_s(self) -> float:
+        return float(self.model.opt.timestep)
+
+    @property
+    def time_s(self) -> float:
+        return float(self.data.time)
+
+    @property
+    def position(self) -> Array:
+        """Joint positions [6] rad, in the order of JOINT_NAMES."""
+        return np.array(self.data.qpos[self._joints])
+
+    @property
+    def velocity(self) -> Array:
+        """Joint velocities [6] rad/s."""
+        return np.array(self.data.qvel[self._dofs])
+
+    @property
+    def acceleration(self) -> Array:
+        """Joint accelerations [6] rad/s^2 of the last step."""
+        return np.array(self.data.qacc[self._dofs])
+
+    @property
+    def end_effector(self) -> Array:
+        """Position of the end effector [3] m."""
+        return np.array(self.data.site_xpos[self._site])
+
+    def reset(self, joint_positions: Array) -> None:
+        """Stand still at `joint_positions` [6] rad."""
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[self._joints] = joint_positions
+        mujoco.mj_forward(self.model, self.data)
+
+    def place_target(self, position: Array) -> None:
+        place_target(self.model, self.data, position)
+
+    def step(self, command_position: Array, command_velocity: Array) -> None:
+        """Advance by one step of the simulation towards the command."""
+        model, data = self.model, self.data
+        mujoco.mj_step1(model, data)
+        self._wanted[self._dofs] = servo_acceleration(
+            data.qpos[self._joints],
+            data.qvel[self._dofs],
+            command_position,
+            command_velocity,
+            self._velocity_limit,
+            self._acceleration_limit,
+            self.step_s,
+        )
+        mujoco.mj_mulM(model, data, self._torque, self._wanted)
+        data.qfrc_applied[self._dofs] = (
+            self._torque + data.qfrc_bias - data.qfrc_passive
+        )[self._dofs]
+        mujoco.mj_step2(model, data)
+
+    def copy_to(self, other: mujoco.MjData) -> None:
+        """Copy what a renderer needs (joint positions and the target) into `other` of the same model."""
+        other.qpos[:] = self.data.qpos
+        other.mocap_pos[:] = self.data.mocap_pos
+        other.time = self.data.time

@@ -1,0 +1,137 @@
+"""Tasks: where the target is at time t. Everything is a pure function of (seed, t)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from physis_core.types import Array, UserError
+
+BOX_LOW_M: tuple[float, float, float] = (0.33, -0.27, 0.08)
+BOX_HIGH_M: tuple[float, float, float] = (0.58, 0.27, 0.28)
+"""The ball's centre stays in this box, in front of the arm, in sight and within reach."""
+
+HOVER_M = 0.10
+"""The end effector belongs this far above the ball's centre."""
+
+_WAVES = 3
+
+
+class Task(Protocol):
+    """What the arm is asked to do, as seen by the scene and by the judge."""
+
+    @property
+    def name(self) -> str: ...
+
+    def target(self, t_s: float) -> Array:
+        """Position of the ball [3] m at `t_s` seconds after the task began."""
+        ...
+
+    def goal(self, t_s: float) -> Array:
+        """Where the end effector belongs [3] m at `t_s`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """Stay above a ball that wanders smoothly; with `jump_period_s`, it also leaps now and then.
+
+    Each axis is a sum of three sinusoids scaled to the box, and the whole is slowed or sped up so that
+    its fastest moment is `peak_speed_m_s` (drawn from the seed where not given). With jumps, the ball is
+    set onto another such path every `jump_period_s`.
+    """
+
+    seed: int
+    peak_speed_m_s: float | None = None
+    jump_period_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.peak_speed_m_s is not None and not 0.0 <= self.peak_speed_m_s <= 1.0:
+            raise UserError("peak_speed_m_s", self.peak_speed_m_s, "must be between 0 and 1 m/s")
+        if self.jump_period_s is not None and not self.jump_period_s > 0.0:
+            raise UserError("jump_period_s", self.jump_period_s, "must be positive")
+
+    @property
+    def name(self) -> str:
+        return "follow" if self.jump_period_s is None else "follow_jumps"
+
+    def target(self, t_s: float) -> Array:
+        return self.targets(np.array([t_s]))[0]
+
+    def goal(self, t_s: float) -> Array:
+        return self.target(t_s) + (0.0, 0.0, HOVER_M)
+
+    def targets(self, t_s: Array) -> Array:
+        """Ball positions [n, 3] m at the times `t_s` [n] s."""
+        t_s = np.asarray(t_s, dtype=np.float64)
+        if self.jump_period_s is None:
+            return _path(self.seed, 0, self.peak_speed_m_s).at(t_s)
+        segment = np.floor(t_s / self.jump_period_s).astype(int)
+        out = np.empty((len(t_s), 3))
+        for s in np.unique(segment):
+            here = segment == s
+            out[here] = _path(self.seed, int(s), self.peak_speed_m_s).at(t_s[here])
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Path:
+    """center + sum over waves of amplitude * sin(rate * t + phase); arrays are [3 axes, waves]."""
+
+    center: Array
+    amplitude: Array
+    rate_rad_s: Array
+    phase_rad: Array
+
+    def at(self, t_s: Array) -> Array:
+        angle = self.rate_rad_s * t_s[:, None, None] + self.phase_rad
+        position: Array = self.center + (self.amplitude * np.sin(angle)).sum(axis=-1)
+        return position
+
+    def speed(self, t_s: Array) -> Array:
+        angle = self.rate_rad_s * t_s[:, None, None] + self.phase_rad
+        velocity = (self.amplitude * self.rate_rad_s * np.cos(angle)).sum(axis=-1)
+        norm: Array = np.linalg.norm(velocity, axis=-1)
+        return norm
+
+
+@lru_cache(maxsize=4096)
+def _path(seed: int, segment: int, peak_speed_m_s: float | None) -> _Path:
+    random = np.random.default_rng([seed & 0xFFFFFFFF, segment & 0xFFFFFFFF, 0x70617468])
+    low, high = np.array(BOX_LOW_M), np.array(BOX_HIGH_M)
+    weight = random.uniform(0.4, 1.0, size=(3, _WAVES)) / np.array([1.0, 2.2, 4.0])
+    weight /= weight.sum(axis=1, keepdims=True)
+    rate = 2.0 * math.pi * random.uniform(0.06, 0.13, size=(3, _WAVES)) * np.array([1.0, 1.9, 3.1])
+    phase = random.uniform(0.0, 2.0 * math.pi, size=(3, _WAVES))
+    drawn = random.uniform(0.15, 0.28)
+    peak = drawn if peak_speed_m_s is None else peak_speed_m_s
+    path = _Path(
+        center=(low + high) / 2, amplitude=weight * ((high - low) / 2)[:, None],
+        rate_rad_s=rate, phase_rad=phase,
+    )
+    # Slowing time down scales every speed alike and leaves the shape of the path as it is.
+    fastest = float(path.speed(np.arange(0.0, 240.0, 0.05)).max())
+    return _Path(
+        center=path.center, amplitude=path.amplitude, rate_rad_s=rate * (peak / fastest),
+        phase_rad=phase,
+    )
+
+
+TASKS: tuple[str, ...] = ("follow", "follow_jumps")
+
+
+def make_task(name: str, seed: int) -> Task:
+    """The task `name`, seeded.
+
+    Raises:
+        UserError: no such task.
+    """
+    if name == "follow":
+        return Follow(seed=seed)
+    if name == "follow_jumps":
+        return Follow(seed=seed, jump_period_s=4.0)
+    raise UserError("task", name, f"one of {', '.join(TASKS)}")
