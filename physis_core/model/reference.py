@@ -1,0 +1,127 @@
+"""The engine's conscience: a staged model run one stage after another, in one process, one chunk at a time.
+
+Whatever the pipeline does (partition, batches, processes, jitter), its chunks must equal what comes
+out here for the same stream seed, epoch, chunk ids, observations and conditions. So this file is to stay so
+plain that nobody needs to test it.
+
+    stream = ReferenceStream(model, seed=7)
+    outputs = stream.run_chunk({0: observation})                 # `refresh: entry`
+    outputs = stream.run_chunk({0: first, 1: newer, 3: newest})  # `refresh: every_step`
+
+Streams do not see each other: make one `ReferenceStream` for each. The model may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from physis_core.model.protocol import KVWindow, NoiseKey, StagedModel
+from physis_core.types import Array, Stage
+
+StepObservations = Mapping[int, Mapping[str, Array | Tensor]]
+"""Denoising step -> the observation that is new at its entry (arrays without a batch dimension).
+
+Step 0 is needed, and is what the chunk is injected with; a step that is missing goes on with what it has.
+"""
+
+
+class ReferenceStream:
+    """One stream from its first chunk on.
+
+    Args:
+        model: must own all its blocks.
+        seed, epoch: name the noise together with the chunk id, as in `NoiseKey`.
+        condition: what a user would set for the stream (`StagedModel.condition`).
+    """
+
+    def __init__(
+        self,
+        model: StagedModel,
+        *,
+        seed: int,
+        epoch: int = 0,
+        condition: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._model = model
+        self._graph = model.spec.graph
+        self._seed = seed
+        self._epoch = epoch
+        self._next_chunk = 0
+        self._kv: dict[Stage, KVWindow] = {}
+        for block in range(self._graph.blocks):
+            if self._graph.kv == "noisy":
+                for step in range(self._graph.steps):
+                    self._kv[Stage(step=step, block=block)] = model.new_kv(block)
+            else:
+                shared = model.new_kv(block)
+                for step in range(self._graph.passes):
+                    self._kv[Stage(step=step, block=block)] = shared
+        self.set_condition(condition or {})
+
+    def set_condition(self, values: Mapping[str, Any]) -> None:
+        """Holds from the next chunk on."""
+        with torch.inference_mode():
+            self._condition = self._model.condition(values)
+
+    def run_chunk(
+        self, observations: StepObservations, chunk_id: int | None = None
+    ) -> dict[str, Tensor]:
+        """Run one chunk through all stages and return its outputs, without a batch dimension.
+
+        `chunk_id` counts up from 0 by itself; give it where chunks were dropped before they entered.
+        """
+        model, graph = self._model, self._graph
+        assert 0 in observations and all(0 <= step < graph.steps for step in observations)
+        chunk = self._next_chunk if chunk_id is None else chunk_id
+        assert chunk >= self._next_chunk, "chunks run in order"
+        self._next_chunk = chunk + 1
+        noise = [NoiseKey(seed=self._seed, epoch=self._epoch, chunk_id=chunk)]
+        with torch.inference_mode():
+            latent = model.inject(_batch_of_one(observations[0]), noise)
+            for step in range(graph.steps):
+                if step > 0 and step in observations:
+                    latent = model.refresh(latent, _batch_of_one(observations[step]))
+                hidden = self._run_blocks(model.embed(latent, [step]), step)
+                latent = model.head(hidden, [step], noise)
+            outputs = {name: value[0].clone() for name, value in model.finish(latent).items()}
+            if graph.kv == "clean":
+                self._run_blocks(model.embed(latent, [graph.steps]), graph.steps)
+        return outputs
+
+    def _run_blocks(self, hidden: tuple[Tensor, ...], step: int) -> tuple[Tensor, ...]:
+        for block in range(self._graph.blocks):
+            stage = Stage(step=step, block=block)
+            hidden = self._model.block(
+                block,
+                hidden,
+                [step],
+                [self._kv[stage]],
+                [self._condition],
+                [self._graph.writes_kv(stage)],
+            )
+        return hidden
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(kv.bytes for kv in {id(kv): kv for kv in self._kv.values()}.values())
+
+
+def run_stream(
+    model: StagedModel,
+    chunks: Iterable[StepObservations],
+    *,
+    seed: int,
+    epoch: int = 0,
+    condition: Mapping[str, Any] | None = None,
+) -> list[dict[str, Tensor]]:
+    """Outputs of every chunk of one stream, in order."""
+    stream = ReferenceStream(model, seed=seed, epoch=epoch, condition=condition)
+    return [stream.run_chunk(observations) for observations in chunks]
+
+
+def _batch_of_one(observation: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(value).unsqueeze(0) for name, value in observation.items()}
