@@ -1,9 +1,10 @@
 """When a chunk enters the pipeline, and with which observation.
 
-A state machine: events and `now` in, plain data out. Chunk c is due at r_0 + c*period and takes the newest observation of a mailbox. A chunk that cannot
-enter within its period (no observation that is fresh enough, or too many chunks in flight) is
-dropped: its id is never used, so the reader sees the gap, and nothing queues up silently. Without a
-period (free running) chunks enter as fast as credits and observations allow.
+A state machine: events and `now` in, plain data out. Chunk c is due at r_0 + c*period and takes the
+newest observation of a mailbox. A chunk that cannot enter within its period (no observation that is
+fresh enough, or too many chunks in flight) is dropped: its id is never used, so the reader sees the
+gap, and nothing queues up silently. Without a period (free running) chunks enter as fast as credits
+and observations allow.
 """
 
 from __future__ import annotations

@@ -90,9 +90,9 @@ class OverloadDetector:
         they count as queued at the entry.
         """
         config = self._config
-        differences = [float(a - b) for a, b in zip(queues, [*queues[1:], 0], strict=True)]
-        if not differences:
+        if not queues:
             raise UserError("queues", list(queues), "needs at least one queue")
+        differences = [float(a - b) for a, b in zip(queues, [*queues[1:], 0], strict=True)]
         differences[0] += dropped_for_credit
         if len(differences) != len(self._smooth) or self._last_s is None:
             self._smooth = [0.0] * len(differences)

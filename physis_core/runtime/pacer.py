@@ -1,11 +1,11 @@
 """Bursts of finished chunks in, periodic delivery out.
 
-A state machine: events and `now` in, plain data out. A chunk released at r_i is due at D_i = r_i + offset, so that D[i+1] - D[i] is the stream's period
-as long as the offset stands. The offset is the p99 of the measured response (release to completion)
-plus a margin; what it exceeds the median response by is the buffer's depth. Too shallow, and
-deliveries starve; too deep, and actions age: a maximum action age caps it, and where it does so the
-pacer says it. D_i is fixed when the chunk is released and never moved afterwards, so that a miss
-cannot be argued away.
+A state machine: events and `now` in, plain data out. A chunk released at r_i is due at D_i = r_i +
+offset, so that D[i+1] - D[i] is the stream's period as long as the offset stands. The offset is the
+p99 of the measured response (release to completion) plus a margin; what it exceeds the median
+response by is the buffer's depth. Too shallow, and deliveries starve; too deep, and actions age: a
+maximum action age caps it, and where it does so the pacer says it. D_i is fixed when the chunk is
+released and never moved afterwards, so that a miss cannot be argued away.
 """
 
 from __future__ import annotations
