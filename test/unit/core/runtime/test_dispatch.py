@@ -196,7 +196,8 @@ def test_batching_harms_nobody_and_keeps_the_rules(
     one_by_one = finishes(order, (order[0],), costs)
     batched = finishes(order, batch, costs)
     if late_now:
-        # Removing tasks may end the overload and change the order; the head is the same all the same.
+        # Removing tasks may end the overload and change the order; the head is the same all the
+        # same.
         assert batch[0] is order[0]
         return
     for t in order:

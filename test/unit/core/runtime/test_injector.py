@@ -52,7 +52,8 @@ def test_old_observations_leave_a_gap() -> None:
     assert stream.poll(2.0) == SkipRelease(chunk_id=2, count=1, reason="observation too old")
     stream.offer("b", 2.9)
     release = stream.poll(3.0)
-    assert isinstance(release, ReleaseChunk) and release.chunk_id == 3
+    assert isinstance(release, ReleaseChunk)
+    assert release.chunk_id == 3
     assert stream.dropped == 1
 
 
@@ -95,7 +96,8 @@ def test_a_restart_counts_from_zero() -> None:
     assert stream.poll(0.5) == WaitFor(time_s=math.inf, reason="observation")
     stream.offer("b", 0.4)
     release = stream.poll(0.5)
-    assert isinstance(release, ReleaseChunk) and release.chunk_id == 0
+    assert isinstance(release, ReleaseChunk)
+    assert release.chunk_id == 0
     assert stream.in_flight == 1
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -13,7 +14,9 @@ from physis_core.types import UserError
 def run_stream(
     pacer: Pacer, responses_s: list[float], period_s: float = 1.0, age_s: float = 0.0
 ) -> list[tuple[float, float, bool]]:
-    """Play chunks with the given responses in order of time. Returns (deadline, delivery, missed)."""
+    """Play chunks with the given responses in order of time. Returns (deadline, delivery,
+    missed).
+    """
     events = sorted(
         [(i * period_s, 0, i) for i in range(len(responses_s))]
         + [(e, 1, i) for i, e in enumerate(_exits(responses_s, period_s))]
@@ -43,7 +46,7 @@ def test_bursts_become_periodic() -> None:
     pacer = Pacer(PacerConfig(period_s=1.0, first_responses=8))
     responses_s = [3.0, 3.4, 3.1, 3.9] * 40
     out = run_stream(pacer, responses_s)[40:]
-    steps = [b[1] - a[1] for a, b in zip(out, out[1:], strict=False)]
+    steps = [b[1] - a[1] for a, b in itertools.pairwise(out)]
     assert steps == pytest.approx([1.0] * len(steps))
     assert not any(missed for _, _, missed in out)
     assert pacer.state().depth_s == pytest.approx(3.9 - pacer.state().response_p50_s)
