@@ -1,0 +1,181 @@
+"""`physis VERB`: finds the verb's module, parses, runs, and turns the outcome into an exit code.
+
+A verb module has `SUMMARY`, `add_arguments(parser)` and `run(args) -> dict`; `ok` in the result
+decides between exit code 0 and 1. Bad input is a `UserError`: one line, exit code 2.
+
+Only the module of the verb that was asked for is imported, and summaries are read from the source
+text, so that help comes at once and one verb's missing dependency never stops another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, cast
+
+from physis_core.types import UserError
+
+VERSION = "0.1.0"
+
+VERBS = {
+    "demo": "physis_ros.cli.demo",
+    "up": "physis_ros.cli.up",
+    "serve": "physis_ros.cli.serve",
+    "profile": "physis_core.cli.profile",
+    "plan": "physis_core.cli.plan",
+    "simulate": "physis_core.cli.simulate",
+    "bench": "physis_core.cli.bench",
+    "eval": "physis_ros.cli.eval",
+    "trace": "physis_core.cli.trace",
+    "doctor": "physis_ros.cli.doctor",
+}
+
+
+class Verb(Protocol):
+    """What a verb's module offers."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> Mapping[str, Any]: ...
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says a wrong argument in one line, as every other refusal of bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+def module_source(module: str) -> Path | None:
+    """Path of a module's source, found without importing the module; None where there is none."""
+    package, _, name = module.rpartition(".")
+    top, _, below = package.partition(".")
+    # The package's own path: its written and its generated half lie in different directories.
+    for root in importlib.import_module(top).__path__:
+        folder = Path(root, *below.split("."))
+        for candidate in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def summary(module: str) -> str:
+    """Read a verb's SUMMARY from its source text."""
+    source = module_source(module)
+    if source is None:
+        return "(not in this installation)"
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        named = any(isinstance(target, ast.Name) and target.id == "SUMMARY" for target in targets)
+        if named and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            return str(ast.literal_eval(node.value))
+    return ""
+
+
+def overview() -> str:
+    width = max(map(len, VERBS))
+    lines = ["usage: physis VERB [--json FILE] [...]", "", "verbs:"]
+    lines += [f"  {verb:<{width}}  {summary(module)}" for verb, module in VERBS.items()]
+    lines += ["", "physis VERB --help tells a verb's arguments; physis --version the version."]
+    return "\n".join(lines)
+
+
+def load(verb: str) -> Verb:
+    module = VERBS[verb]
+    if module_source(module) is None:
+        raise UserError("verb", verb, "is not in this installation")
+    try:
+        return cast(Verb, importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "verb", verb, f"needs the Python module {error.name!r}; `make build` installs it"
+        ) from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a result file that could not be written, before any work is done for it."""
+    if path.is_dir():
+        raise UserError("json", str(path), "is a directory")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UserError("json", str(path), f"there is no directory {str(folder)!r}")
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UserError("json", str(path), error.strerror or "cannot be written") from error
+    if not existed:
+        path.unlink()
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write whole or not at all: a reader never sees half of a result."""
+    text = json.dumps(result, indent=2, default=_plain) + "\n"
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # such as /dev/stdout
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _plain(value: Any) -> Any:
+    """Make numpy scalars and arrays, and paths, into what JSON knows."""
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a result holds a {type(value).__name__}, which JSON does not know")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"physis {VERSION}")
+        return 0
+    verb = words[0]
+    try:
+        if verb not in VERBS:
+            raise UserError("verb", verb, f"is none of {', '.join(VERBS)}")
+        module = load(verb)
+        parser = _Parser(prog=f"physis {verb}", description=module.SUMMARY)
+        module.add_arguments(parser)
+        parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there")
+        args = parser.parse_args(words[1:])
+        if args.json is not None:
+            check_writable(args.json)
+        result = module.run(args)
+        if args.json is not None:
+            write_result(args.json, result)
+    except UserError as error:
+        print(f"physis {verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"physis {verb}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0 if result.get("ok", True) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

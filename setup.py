@@ -1,0 +1,67 @@
+"""`pip install .` with ROS 2 in the environment: drives the same CMakeLists.txt as colcon does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build import build
+
+ROOT = Path(__file__).resolve().parent
+
+
+class CMakeBuild(build):
+    """Let CMake install into a staging folder, then hand its two halves to the wheel."""
+
+    def run(self) -> None:
+        work = Path(self.build_temp).absolute() / "cmake"
+        staging = Path(self.build_temp).absolute() / "staging"
+        shutil.rmtree(staging, ignore_errors=True)
+        environment = dict(os.environ)
+        for name in ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH"):
+            parts = [sys.prefix, *filter(None, [environment.get(name)])]
+            environment[name] = os.pathsep.join(parts)
+        configure = ["cmake", "-S", str(ROOT), "-B", str(work), "-DBUILD_TESTING=OFF"]
+        configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_INSTALL_PREFIX={staging}"]
+        configure += [f"-DPython3_EXECUTABLE={sys.executable}", "-DPython3_FIND_VIRTUALENV=FIRST"]
+        subprocess.run(configure, check=True, env=environment)
+        jobs = str(os.cpu_count() or 1)
+        install = ["cmake", "--build", str(work), "--target", "install", "--parallel", jobs]
+        subprocess.run(install, check=True, env=environment)
+        python = next(staging.rglob("physis_core")).parent
+        for package in ("physis_core", "physis_ros"):
+            shutil.copytree(python / package, Path(self.build_lib) / package, dirs_exist_ok=True)
+            shutil.rmtree(python / package)
+        # What is left (libraries, headers, share) lies at the same place under the prefix.
+        files: dict[str, list[str]] = {}
+        for folder in ("lib", "include", "share"):
+            for path in sorted((staging / folder).rglob("*")):
+                if path.is_file() and python not in path.parents:
+                    place = path.parent.relative_to(staging).as_posix()
+                    files.setdefault(place, []).append(os.path.relpath(path, ROOT))
+        self.distribution.data_files = sorted(files.items())
+        super().run()
+
+
+class BinaryDistribution(Distribution):
+    """The message libraries belong to one platform and one Python."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    name="physis_ros",
+    version="0.1.0",
+    description="Streams of actions and frames from staged world models, with their age",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.14",
+    packages=[],
+    entry_points={"console_scripts": ["physis = physis_core.cli.main:main"]},
+    cmdclass={"build": CMakeBuild},
+    distclass=BinaryDistribution,
+)
