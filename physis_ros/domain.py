@@ -1,61 +1,81 @@
-"""ROS domains: which numbers are valid, and which are not in use on this machine. No ROS needed.
+"""Which ROS domains of this machine are taken. DDS says nothing when two stacks share one by accident.
 
-`python -m physis_ros.domain` prints a free one, for runs that must not hear each other.
+`python -m physis_ros.domain` prints one that a run may use.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import socket
 from collections.abc import Mapping
 
 from physis_core.types import UserError
 
-# DDS derives ports from the domain, and a port has 16 bits: 7400 + 250 * 232 is the last.
-LAST_VALID = 232
-# Up to here a domain's ports lie below those that Linux gives to other programs (32768 and up).
-LAST_SAFE = 101
-_PARTICIPANTS_PROBED = 8
+# RTPS well-known ports (OMG DDSI-RTPS 2.3, 9.6.1.1): base 7400, 250 per domain, unicast discovery of
+# participant p at offset 10 + 2 p. A participant holds its port, so a failed bind shows it.
+PORT_BASE = 7400
+DOMAIN_GAIN = 250
+UNICAST_OFFSET = 10
+PARTICIPANT_GAIN = 2
+PARTICIPANTS_LOOKED_AT = 8
+
+# Above 101 the ports run into those that Linux hands out to clients.
+FREE_DOMAINS = range(42, 102)
+MAX_DOMAIN_ID = 232
 
 
-def domain_of(environment: Mapping[str, str]) -> int:
-    """Return ROS_DOMAIN_ID of an environment (0 where it is not set), or refuse it by name."""
-    text = environment.get("ROS_DOMAIN_ID", "").strip()
+def domain_from(environ: Mapping[str, str]) -> int | None:
+    """The domain that the user chose, or None.
+
+    Raises:
+        UserError: not an integer of 0 to 232.
+    """
+    text = environ.get("ROS_DOMAIN_ID", "")
     if not text:
-        return 0
-    if not (text.isascii() and text.isdecimal()):
-        raise UserError("ROS_DOMAIN_ID", text, f"must be a whole number from 0 to {LAST_VALID}")
-    domain = int(text)
-    if domain > LAST_VALID:
-        raise UserError("ROS_DOMAIN_ID", text, f"must be from 0 to {LAST_VALID}")
-    return domain
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_DOMAIN_ID):
+        raise UserError("ROS_DOMAIN_ID", text, f"must be an integer from 0 to {MAX_DOMAIN_ID}")
+    return int(text)
 
 
-def is_free(domain: int) -> bool:
-    """Whether the unicast ports of the domain's first participants can be bound."""
-    for participant in range(_PARTICIPANTS_PROBED):
-        for offset in (10, 11):
-            port = 7400 + 250 * domain + offset + 2 * participant
-            if port > 65535:
-                return True
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                try:
-                    probe.bind(("", port))
-                except OSError:
-                    return False
-    return True
+def in_use(domain: int) -> bool:
+    """True where some process of this machine takes part in the domain."""
+    first = PORT_BASE + DOMAIN_GAIN * domain + UNICAST_OFFSET
+    return any(
+        _held(first + PARTICIPANT_GAIN * participant) for participant in range(PARTICIPANTS_LOOKED_AT)
+    )
 
 
-def free_domain(seed: int) -> int:
-    """Return a free domain; where the search begins depends on the seed."""
-    domains = list(range(1, LAST_SAFE + 1))
-    random.Random(seed).shuffle(domains)
-    for domain in domains:
-        if is_free(domain):
+def choose(environ: Mapping[str, str] = os.environ) -> int:
+    """The user's domain, refused where others are in it; else a free one.
+
+    Starts at a place that depends on the process id, so that runs that begin together part ways.
+
+    Raises:
+        UserError: the chosen domain is in use, or all that are looked at are.
+    """
+    chosen = domain_from(environ)
+    if chosen is not None:
+        if in_use(chosen):
+            raise UserError(
+                "ROS_DOMAIN_ID", chosen, "other ROS nodes of this machine are in it; take another"
+            )
+        return chosen
+    for i in range(len(FREE_DOMAINS)):
+        domain = FREE_DOMAINS[(os.getpid() + i) % len(FREE_DOMAINS)]
+        if not in_use(domain):
             return domain
-    raise UserError("ROS_DOMAIN_ID", "free", f"every domain from 1 to {LAST_SAFE} is in use here")
+    raise UserError("ROS_DOMAIN_ID", None, f"no free domain of {FREE_DOMAINS[0]}..{FREE_DOMAINS[-1]}")
+
+
+def _held(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return True
+    return False
 
 
 if __name__ == "__main__":
-    print(free_domain(os.getpid()))
+    print(choose())
