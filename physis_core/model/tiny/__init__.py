@@ -1,0 +1,1 @@
+"""physis-tiny: a small causal diffusion transformer that turns observations into action chunks."""

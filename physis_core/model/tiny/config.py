@@ -1,0 +1,122 @@
+"""Everything that fixes a physis-tiny network and what its numbers mean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from physis_core.model.kv import check_window
+from physis_core.model.schedule import FlowSchedule
+from physis_core.types import KVMode, UserError
+
+ActionReference = Literal["joints", "mean"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One kind of denoised token of a chunk: `tokens` tokens of `channels` numbers each."""
+
+    name: str
+    tokens: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinyConfig:
+    """Architecture and meaning of a physis-tiny checkpoint, kept as JSON in the checkpoint.
+
+    A chunk is [condition tokens | action tokens | frame tokens]. Action token k stands for joint
+    positions (rad, in the order of `joint_names`) at capture + lookahead_s + k * step_s, normalised
+    by `position_mean` and `position_std`. `action_reference` says what the network's action output
+    is added to: the observed joints (so that it predicts a displacement) or the mean.
+    `image_size` is (height, width). `grid` x `grid` tokens of an image keep its layout and one more
+    holds `keypoints` places that the network finds in it.
+    """
+
+    joint_names: tuple[str, ...]
+    camera_names: tuple[str, ...]
+    position_mean: tuple[float, ...]
+    position_std: tuple[float, ...]
+    image_size: tuple[int, int] = (64, 64)
+    action_steps: int = 8
+    step_s: float = 0.05
+    period_s: float = 0.1
+    lookahead_max_s: float = 0.6
+    action_reference: ActionReference = "mean"
+    displacement_std: float = 1.0
+    frame_tokens: int = 0
+    frame_channels: int = 0
+    steps: int = 4
+    shift: float = 5.0
+    blocks: int = 4
+    dim: int = 128
+    heads: int = 4
+    ffn: int = 512
+    grid: int = 4
+    keypoints: int = 16
+    kv: KVMode = "noisy"
+    window_chunks: int = 8
+    sink_chunks: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("action_steps", "blocks", "dim", "heads", "ffn", "grid", "keypoints"):
+            if getattr(self, name) < 1:
+                raise UserError(name, getattr(self, name), "must be at least 1")
+        if self.dim % (2 * self.heads):
+            raise UserError("dim", self.dim, f"must be an even multiple of heads = {self.heads}")
+        for name in ("joint_names", "camera_names"):
+            names = getattr(self, name)
+            if not names or len(set(names)) != len(names):
+                raise UserError(name, names, "needs at least one name, each once")
+        for name in ("position_mean", "position_std"):
+            if len(getattr(self, name)) != self.joints:
+                raise UserError(name, getattr(self, name), f"needs one per joint, {self.joints}")
+        for name in ("step_s", "period_s", "lookahead_max_s", "displacement_std"):
+            if not getattr(self, name) > 0:
+                raise UserError(name, getattr(self, name), "must be above 0")
+        if not min(self.position_std) > 0:
+            raise UserError("position_std", self.position_std, "must be above 0")
+        if self.action_reference not in get_args(ActionReference):
+            raise UserError("action_reference", self.action_reference, "joints or mean")
+        if self.kv not in get_args(KVMode):
+            raise UserError("kv", self.kv, "noisy or clean")
+        side = 16 * self.grid
+        if any(n < side or n % side for n in self.image_size):
+            raise UserError("image_size", self.image_size, f"must be multiples of {side}")
+        if (self.frame_tokens > 0) != (self.frame_channels > 0):
+            raise UserError("frame_channels", self.frame_channels, "goes with frame_tokens")
+        check_window(self.window_chunks, self.sink_chunks)
+        self.schedule  # noqa: B018  its own checks name steps and shift
+
+    @property
+    def joints(self) -> int:
+        return len(self.joint_names)
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def schedule(self) -> FlowSchedule:
+        return FlowSchedule(steps=self.steps, shift=self.shift)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is denoised, in token order."""
+        action = Part(name="action", tokens=self.action_steps, channels=self.joints)
+        if not self.frame_tokens:
+            return (action,)
+        return (action, Part(name="frame", tokens=self.frame_tokens, channels=self.frame_channels))
+
+    @property
+    def condition_tokens(self) -> int:
+        """Per camera a grid and a keypoint token; one token for joints and lookahead."""
+        return len(self.camera_names) * (self.grid * self.grid + 1) + 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one chunk."""
+        return self.condition_tokens + sum(part.tokens for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
