@@ -1,4 +1,4 @@
-"""Self-attention of a chunk over its KV window, for a batch whose rows are strangers to each other."""
+"""Self-attention of chunks over their KV windows; the rows of a batch are strangers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def windowed_attention(
 ) -> Tensor:
     """Attend q, k, v [B, tokens, heads, head_dim] (q, k before RoPE) over each row's own window.
 
-    Rows whose windows hold equally many chunks share one attention call; nothing is padded, so a row's
-    result does not depend on how full its neighbours' windows are. Where write[i], window i keeps k, v.
+    Rows whose windows hold equally many chunks share one attention call; nothing is padded, so a
+    row's result does not depend on how full its neighbours' windows are. Where write[i], window i
+    keeps k, v.
     Returns [B, tokens, heads, head_dim].
     """
     assert len({id(window) for window in windows}) == len(windows) == q.shape[0]

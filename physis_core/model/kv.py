@@ -1,9 +1,9 @@
 """The KV of one (stream, step, block): a rolling window of chunks in memory that never grows.
 
-Slots 0 .. sink - 1 hold the stream's first chunks for ever; the other R = H - sink slots are a ring.
-Chunk c attends to the sinks, to the R - 1 chunks before it and to itself: H chunks in all. Its own slot
-is the one of chunk c - R, which nothing reads any more from c on. So the current chunk is always laid
-into that slot, kept or not, and attention reads one contiguous view without a copy.
+Slots 0 .. sink - 1 hold the stream's first chunks for ever; the other R = H - sink slots are a
+ring. Chunk c attends to the sinks, to the R - 1 chunks before it and to itself: H chunks in all.
+Its own slot is the one of chunk c - R, which nothing reads any more from c on. So the current chunk
+is always laid into that slot, kept or not, and attention reads one contiguous view without a copy.
 
 Keys are kept before RoPE. Their positions are given anew at each call, counted from the window's
 start, so that they stay below H however long the stream runs.
@@ -69,7 +69,7 @@ class ChunkKVWindow:
         self._sink = sink_chunks
         self._ring = window_chunks - sink_chunks
         self._shape = (tokens, heads, head_dim)
-        # One tensor, [2, H, tokens, heads, head_dim]. Zeros, so that memory is really taken at the start.
+        # [2, H, tokens, heads, head_dim]. Zeros, so that the memory is taken at the start.
         self._kv = torch.zeros((2, window_chunks, *self._shape), dtype=dtype, device=device)
         self._bytes = self._kv.numel() * self._kv.element_size()
         self._kept = 0
@@ -96,10 +96,10 @@ class ChunkKVWindow:
             write: keep the chunk. Otherwise it takes part in this attention alone.
 
         Returns:
-            K and V [n * tokens, heads, head_dim] for n <= H chunks, and the position of each of the n
-            chunks in the window (0 = the oldest, n - 1 = the current one). The chunks lie in slot
-            order, so the positions are a rotation rather than a plain range once the ring has turned.
-            K and V are views: valid until the next call.
+            K and V [n * tokens, heads, head_dim] for n <= H chunks, and the position of each of the
+            n chunks in the window (0 = the oldest, n - 1 = the current one). The chunks lie in slot
+            order, so the positions are a rotation rather than a plain range once the ring has
+            turned. K and V are views: valid until the next call.
         """
         assert tuple(k.shape) == tuple(v.shape) == self._shape, (k.shape, v.shape, self._shape)
         current = self._kept
@@ -118,7 +118,7 @@ class ChunkKVWindow:
         self.with_current(k, v, write=True)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What the next chunk will read: `kv` [2, n, tokens, heads, head_dim] oldest first, and `kept` []."""
+        """What the next chunk will read, oldest first: `kv` [2, n, tokens, heads, head_dim], `kept` []."""
         slots = [self._slot(c) for c in self._visible_past()]
         return {"kv": self._kv[:, slots].clone(), "kept": torch.tensor(self._kept)}
 

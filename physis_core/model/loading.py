@@ -26,7 +26,8 @@ Config = TypeVar("Config")
 class ModelRef:
     """`config` holds the fields of the kind's configuration class, as JSON would carry them.
 
-    `checkpoint` is a file or folder of weights; None means the kind's own (random) weights where it has any.
+    `checkpoint` is a file or folder of weights; None means the kind's own (random) weights where it
+    has any.
     """
 
     kind: ModelKind

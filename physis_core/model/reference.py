@@ -1,8 +1,8 @@
-"""The engine's conscience: a staged model run one stage after another, in one process, one chunk at a time.
+"""The engine's conscience: a staged model run one stage after another in one process.
 
 Whatever the pipeline does (partition, batches, processes, jitter), its chunks must equal what comes
-out here for the same stream seed, epoch, chunk ids, observations and conditions. So this file is to stay so
-plain that nobody needs to test it.
+out here for the same stream seed, epoch, chunk ids, observations and conditions. So this file
+stays as plain as it can be.
 
     stream = ReferenceStream(model, seed=7)
     outputs = stream.run_chunk({0: observation})                 # `refresh: entry`
@@ -25,7 +25,8 @@ from physis_core.types import Array, Stage
 StepObservations = Mapping[int, Mapping[str, Array | Tensor]]
 """Denoising step -> the observation that is new at its entry (arrays without a batch dimension).
 
-Step 0 is needed, and is what the chunk is injected with; a step that is missing goes on with what it has.
+Step 0 is needed, and is what the chunk is injected with; a step that is missing goes on with what
+it has.
 """
 
 
@@ -72,10 +73,12 @@ class ReferenceStream:
     ) -> dict[str, Tensor]:
         """Run one chunk through all stages and return its outputs, without a batch dimension.
 
-        `chunk_id` counts up from 0 by itself; give it where chunks were dropped before they entered.
+        `chunk_id` counts up from 0 by itself; give it where chunks were dropped before they
+        entered.
         """
         model, graph = self._model, self._graph
-        assert 0 in observations and all(0 <= step < graph.steps for step in observations)
+        assert 0 in observations
+        assert all(0 <= step < graph.steps for step in observations)
         chunk = self._next_chunk if chunk_id is None else chunk_id
         assert chunk >= self._next_chunk, "chunks run in order"
         self._next_chunk = chunk + 1

@@ -1,7 +1,8 @@
 """Rotary position embedding with explicit positions: no table of a fixed length to run out of.
 
-Adjacent channels (2i, 2i + 1) form a complex pair, as in Wan. Angles are computed in float64, because
-float32 angles of late positions lose the digits that matter, and then stored as float32 cos and sin.
+Adjacent channels (2i, 2i + 1) form a complex pair, as in Wan. Angles are computed in float64,
+because float32 angles of late positions lose the digits that matter, and then stored as float32 cos
+and sin.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from physis_core.types import UserError
 
 
 def split_pairs_3d(head_dim: int) -> tuple[int, int, int]:
-    """Complex pairs for (frame, height, width): a third each, the frame takes the rest (128: 22/21/21)."""
+    """Complex pairs for (frame, height, width): a third each, the rest to frame (128: 22/21/21)."""
     if head_dim < 6 or head_dim % 2:
         raise UserError("head_dim", head_dim, "3-D RoPE needs an even number of at least 6")
     side = head_dim // 6
@@ -25,9 +26,10 @@ def split_pairs_3d(head_dim: int) -> tuple[int, int, int]:
 def rope_angles(positions: Tensor, pairs: Sequence[int], theta: float = 10000.0) -> Tensor:
     """Angles [N, sum(pairs)] in float64 of positions [N, A] with pairs[a] complex pairs on axis a.
 
-    Axis a turns pair i of its n by position / theta^(i/n), as if it were a head of 2n channels by itself.
+    Axis a turns pair i of its n by position / theta^(i/n), as if it were a head of 2n channels by
+    itself.
     """
-    assert positions.ndim == 2 and positions.shape[1] == len(pairs), (positions.shape, pairs)
+    assert positions.shape[1:] == (len(pairs),), (positions.shape, pairs)
     parts = []
     for axis, count in enumerate(pairs):
         exponent = torch.arange(count, dtype=torch.float64) / max(count, 1)
@@ -36,13 +38,13 @@ def rope_angles(positions: Tensor, pairs: Sequence[int], theta: float = 10000.0)
 
 
 def grid_positions(frames: int, height: int, width: int) -> Tensor:
-    """(frame, height, width) of each token of a chunk, [frames * height * width, 3], width fastest."""
+    """(frame, height, width) of a chunk's tokens, [frames * height * width, 3], width fastest."""
     axes = (torch.arange(frames), torch.arange(height), torch.arange(width))
     return torch.cartesian_prod(*axes).reshape(-1, 3)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [..., N, heads, head_dim] by tables [N, head_dim / 2]; computed in float32 at least."""
+    """Rotate x [..., N, heads, head_dim] by tables [N, head_dim / 2], in float32 at least."""
     pairs = x.to(torch.promote_types(x.dtype, cos.dtype)).reshape(*x.shape[:-1], -1, 2)
     real, imaginary = pairs[..., 0], pairs[..., 1]
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
@@ -58,8 +60,9 @@ class ChunkRope:
         stride: how far the next chunk lies on axis 0.
         pairs: complex pairs of each axis; their sum is head_dim / 2.
 
-    `ChunkRope(positions=torch.arange(T)[:, None], stride=T, pairs=(head_dim // 2,))` is plain 1-D RoPE;
-    `ChunkRope(positions=grid_positions(F, h, w), stride=F, pairs=split_pairs_3d(head_dim))` is Wan's.
+    `ChunkRope(positions=torch.arange(T)[:, None], stride=T, pairs=(head_dim // 2,))` is plain 1-D
+    RoPE; `ChunkRope(positions=grid_positions(F, h, w), stride=F, pairs=split_pairs_3d(head_dim))`
+    is Wan's.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A cheap model with random weights and every feature of the protocol, for tests and benchmarks of the engine.
+"""A cheap model with random weights and every feature of the protocol, to try the engine with.
 
-It denoises nothing useful. Its numbers depend on all that a real model's depend on (block, step, window,
-noise, observation, stream condition), so an engine that mixes up any of them is found out.
+It denoises nothing useful. Its numbers depend on all that a real model's depend on (block, step,
+window, noise, observation, stream condition), so an engine that mixes up any of them is found out.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def window(window_chunks: int, sink_chunks: int) -> ChunkKVWindow:
 
 
 def in_order(k_all: torch.Tensor, v_all: torch.Tensor, positions: tuple[int, ...]) -> list[float]:
-    """Values of the chunks, oldest first; checks that every token of a chunk and its V belong to it."""
+    """Values of the chunks, oldest first. Every token of a chunk, and its V, must belong to it."""
     k = k_all.reshape(len(positions), -1)
     v = v_all.reshape(len(positions), -1)
     assert torch.equal(k, -v)

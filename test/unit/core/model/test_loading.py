@@ -48,8 +48,8 @@ def test_bad_configuration_names_the_field(name: str, value: Any) -> None:
 
 
 def test_bad_device_is_refused() -> None:
-    with pytest.raises(UserError, match="^device: "):
+    with pytest.raises(UserError, match=r"^device: "):
         checked_device("gpu7")
-    with pytest.raises(UserError, match="^device: 'cuda:99'"):
+    with pytest.raises(UserError, match=r"^device: 'cuda:99'"):
         checked_device("cuda:99")
     assert checked_device("cpu") == torch.device("cpu")

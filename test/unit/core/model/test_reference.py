@@ -18,7 +18,7 @@ def actions(model: SyntheticModel, chunks: list[dict[int, dict[str, np.ndarray]]
 
 
 def test_a_chunk_remembers_the_window_and_nothing_before_it() -> None:
-    """With one step and one block noisy KV depends on a chunk's own input: H - 1 chunks back, no further."""
+    """With one step and block, noisy KV depends on a chunk's own input: H - 1 chunks back."""
     model = SyntheticModel(SyntheticConfig(steps=1, blocks=1, window_chunks=3))
     plain = actions(model, [{0: observed(0.0)}] * 5)
     changed = actions(model, [{0: observed(1.0)}] + [{0: observed(0.0)}] * 4)
