@@ -60,7 +60,9 @@ class _LazyParser(argparse.ArgumentParser):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = parser.add_subparsers(dest="bench", metavar="NAME", required=True, parser_class=_LazyParser)
+    names = parser.add_subparsers(
+        dest="bench", metavar="NAME", required=True, parser_class=_LazyParser
+    )
     for name, (module_name, summary) in BENCHMARKS.items():
         one = names.add_parser(name, help=summary, description=summary)
         one.fill = _filler(module_name)
