@@ -1,8 +1,8 @@
 """The records of one run, read back and made into its report.
 
 A run's directory holds what each process wrote while it ran:
-`servo.rows`, `chunks.rows` (buffer_node), `arm.rows` (robot_sim_node), `front.frames`, `status.jsonl`
-(recorder_node). Pure reading: works on the records of a run that was killed, too.
+`servo.rows`, `chunks.rows` (buffer_node), `arm.rows` (robot_sim_node), `front.frames`,
+`status.jsonl` (recorder_node). Pure reading: works on the records of a run that was killed, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class RunRecord:
         servo = self.tables.servo
         played = np.flatnonzero(servo["underrun"] == 0)
         if played.size == 0:
-            raise UserError("run", "servo.rows", "no action was ever played: see the logs of the nodes")
+            raise UserError(
+                "run", "servo.rows", "no action was ever played: see the logs of the nodes"
+            )
         warmup_s = float(servo["t_s"][played[0]] - servo["t_s"][0]) + SETTLE_S
         if servo["t_s"][0] + warmup_s >= servo["t_s"][-1]:
             raise UserError("duration", f"{warmup_s:.1f} s", "the run ended within its warm-up")

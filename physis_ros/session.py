@@ -1,6 +1,7 @@
-"""One recorded run of a stack on this machine: what to start, where it writes, and whether it plays yet.
+"""One recorded run of a stack on this machine: what to start, and whether it plays yet.
 
-Only loopback: every process gets ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST and a ROS domain of its own.
+Only loopback: every process gets ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST and a ROS domain of its
+own.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def plan_session(
     """The stack `stack` with a recorder beside it, everything recorded below `directory`.
 
     Raises:
-        UserError: an unknown node or a badly written `sets`, or a directory that cannot be made or holds
-            the records of another run.
+        UserError: an unknown node or a badly written `sets`, or a directory that cannot be made or
+            holds the records of another run.
     """
     share = share_directory()
     spec = load_stack(stack, share)

@@ -1,4 +1,4 @@
-"""A benchmark's result: named figures with their spread and aim, as one table and one JSON object."""
+"""A benchmark's result: named figures with spread and aim, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from physis_core.observe.machine import machine
 class Figure:
     """One measured number.
 
-    `spread` is the half width between the lowest and the highest repetition, in the same unit, and NaN
-    where there was one repetition. `aim` is the bound asked for and `better` the side that meets it;
-    without an aim the figure is only reported.
+    `spread` is the half width between the lowest and the highest repetition, in the same unit, and
+    NaN where there was one repetition. `aim` is the bound asked for and `better` the side that
+    meets it; without an aim the figure is only reported.
     """
 
     value: float
@@ -62,8 +62,8 @@ def repeated(
 def result(figures: Mapping[str, Figure], config: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a benchmark: figures, config, machine.
 
-    `ok` says that the benchmark ran to its end, not that every aim was met: a figure that falls short is
-    a result, and stands in the table as such.
+    `ok` says that the benchmark ran to its end, not that every aim was met: a figure that falls
+    short is a result, and stands in the table as such.
     """
     return {
         "ok": True,

@@ -29,9 +29,10 @@ def save(figure: Figure, path: Path) -> None:
 def plot_run(
     tables: RunTables, arm: RowTable | None, path: Path, *, period_ms: float, warmup_s: float
 ) -> None:
-    """Output interval, action age at servo ticks, misses and underruns, tracking error, over one time axis.
+    """Output interval, age at servo ticks, misses and underruns, tracking error, over time.
 
-    `arm` has columns t_s, error_m, still_error_m on the same steady clock; None leaves the last panel out.
+    `arm` has columns t_s, error_m, still_error_m on the same steady clock; None leaves the last
+    panel out.
     """
     chunks, servo = tables.chunks, tables.servo
     panels = 3 if arm is None else 4
@@ -50,7 +51,7 @@ def plot_run(
     axes[0].set_ylim(bottom=0)
     axes[0].legend(loc="upper right", frameon=False)
     axes[0].set_title(
-        "The interval says how often a chunk comes out; the age says how old what moves the robot is",
+        "Interval: how often a chunk comes out. Age: how old is what moves the robot.",
         loc="left", fontsize=10,
     )  # fmt: skip
 

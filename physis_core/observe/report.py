@@ -1,6 +1,7 @@
 """The report of a run: what came out, how often, how old, how late, and what the arm did with it.
 
-Pure: tables in, one plain object out. Interval, latency and age stand side by side and are never merged.
+Pure: tables in, one plain object out. Interval, latency and age stand side by side and are never
+merged.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def build_report(
 ) -> dict[str, Any]:
     """The JSON object of DESIGN section 8.
 
-    `warmup_s`: seconds from the start of the servo log until the steady state; what lies before is counted
-    in `warmup_s` alone and left out of every percentile and rate.
+    `warmup_s`: seconds from the start of the servo log until the steady state; what lies before is
+    counted in `warmup_s` alone and left out of every percentile and rate.
     """
     chunks, servo = tables.chunks, tables.servo
     origin_s = float(servo["t_s"][0]) if servo.rows else math.nan

@@ -1,8 +1,9 @@
-"""A log of numeric rows that survives kill -9: named float64 columns, appended and flushed as they come.
+"""A log of numeric rows that survives kill -9: named float64 columns, flushed as they come.
 
-File layout: one JSON header line {"columns": {name: unit, ...}, "meta": {...}}, then rows of little-endian
-float64. A row that was cut off at the end is left out on reading, so whatever happened to the writer, what it
-had flushed is there. Bounded: past `max_rows` the log says so in `overflow` and takes no more.
+File layout: one JSON header line {"columns": {name: unit, ...}, "meta": {...}}, then rows of
+little-endian float64. A row that was cut off at the end is left out on reading, so whatever
+happened to the writer, what it had flushed is there. Bounded: past `max_rows` the log says so in
+`overflow` and takes no more.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def write_video(
 ) -> int:
     """Draw and encode (H.264); calls `progress(frames so far)`. Returns the number of frames.
 
-    Frames are shown at even times of their stamps: a frame that the camera did not give is seen as a
-    repeated picture, not as a faster film.
+    Frames are shown at even times of their stamps: a frame that the camera did not give is seen as
+    a repeated picture, not as a faster film.
 
     Raises:
         UserError: no frame was recorded.
@@ -45,7 +45,7 @@ def write_video(
             )
             writer.send(None)
         tick = int(np.searchsorted(ticks_ns, stamp_ns)) - 1
-        picture = np.ascontiguousarray(_draw(rgb, servo, tick))
+        picture = np.ascontiguousarray(draw_age(rgb, *age_at(servo, tick)))
         assert next_ns is not None
         while next_ns <= stamp_ns:
             writer.send(picture)
@@ -58,8 +58,15 @@ def write_video(
     return written
 
 
-def _draw(rgb: Image, servo: RowTable, tick: int) -> Image:
-    """Picture [SIDE + BAR, SIDE, 3] with a bar below that shows the age of the point being played."""
+def age_at(servo: RowTable, tick: int) -> tuple[float, int]:
+    """Age [ms] and chunk of what was played at a servo tick; NaN before the first tick."""
+    if tick < 0:
+        return float("nan"), 0
+    return float(servo["age_ms"][tick]), int(servo["chunk_id"][tick])
+
+
+def draw_age(rgb: Image, age_ms: float, chunk_id: int) -> Image:
+    """Picture [SIDE + BAR, SIDE, 3] with a bar that shows the age of the point being played."""
     height, width = rgb.shape[:2]
     scale = SIDE_PX / max(height, width)
     size = (round(width * scale), round(height * scale))
@@ -68,25 +75,15 @@ def _draw(rgb: Image, servo: RowTable, tick: int) -> Image:
     canvas[top : top + size[1], left : left + size[0]] = cv2.resize(
         rgb, size, interpolation=cv2.INTER_CUBIC
     )
-    age_ms = float(servo["age_ms"][tick]) if tick >= 0 else float("nan")
     if np.isnan(age_ms):
         text, colour, share = "no valid point is being played", (200, 200, 200), 0.0
     else:
-        chunk = int(servo["chunk_id"][tick])
-        text = f"action age {age_ms:4.0f} ms    chunk {chunk}"
+        text = f"action age {age_ms:4.0f} ms    chunk {chunk_id}"
         share = min(1.0, age_ms / AGE_FULL_BAR_MS)
         colour = (0, 158, 115) if share < 0.5 else (213, 94, 0)
     base = SIDE_PX + BAR_PX - 12
     cv2.rectangle(canvas, (16, base - 10), (SIDE_PX - 16, base), (60, 60, 60), -1)
     cv2.rectangle(canvas, (16, base - 10), (16 + int(share * (SIDE_PX - 32)), base), colour, -1)
-    cv2.putText(
-        canvas,
-        text,
-        (16, SIDE_PX + 30),
-        cv2.FONT_HERSHEY_SIMPLEX,
-        0.62,
-        (235, 235, 235),
-        1,
-        cv2.LINE_AA,
-    )
+    place = (16, SIDE_PX + 30)
+    cv2.putText(canvas, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.62, (235,) * 3, 1, cv2.LINE_AA)
     return canvas

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import signal
@@ -27,7 +26,9 @@ VIDEO_FPS = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--duration", type=float, default=30.0, metavar="S", help="seconds of playing")
+    parser.add_argument(
+        "--duration", type=float, default=30.0, metavar="S", help="seconds of playing"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where records go (default: runs/demo-DATE-TIME)"
     )
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> str:
-    """Start the processes, wait until the first action is played, let them play, and stop them in order.
+    """Start the processes, wait for the first played action, let them play, stop them in order.
 
     Returns one line saying why it did not come to its end; empty where it did.
 

@@ -1,8 +1,9 @@
 """Writes down what a run shows: camera frames, and every stream and safety status.
 
 Inputs: one raw camera, `stream_status`, `safety_status`. Outputs, below `record_path`:
-`<camera>.frames` (physis_core.observe.framelog) and `status.jsonl` (one JSON object a line, with `topic`,
-`ros_ns` and the fields). Everything is flushed as it comes: what was recorded survives any end of the run.
+`<camera>.frames` (physis_core.observe.framelog) and `status.jsonl` (one JSON object a line, with
+`topic`, `ros_ns` and the fields). Everything is flushed as it comes: what was recorded survives
+any end of the run.
 """
 
 from __future__ import annotations
