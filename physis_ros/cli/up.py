@@ -1,0 +1,155 @@
+"""`physis up STACK`: runs a stack's nodes here, each in its own process, until Ctrl-C.
+
+The same description as `launch/*.launch.py`, for people without `ros2 launch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from physis_ros.stack.description import load_stack
+from physis_ros.stack.environment import process_environment
+from physis_ros.stack.resolution import ENGINES, SIMULATED, Options, parse_set, resolve
+from physis_ros.stack.share import share_directory
+from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
+
+SUMMARY = (
+    "run a stack of nodes (wam, robot, engine): prefixed logs, respawn, orderly stop on Ctrl-C"
+)
+
+COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("stack", metavar="STACK", help="a name in config/stacks, such as wam")
+    add_stack_arguments(parser)
+    parser.add_argument(
+        "--duration-s", type=float, default=0.0, help="stop by itself after so long (0: never)"
+    )
+
+
+def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the choices of a stack, the same as the launch files' arguments."""
+    parser.add_argument("--namespace", default="", help="the robot's namespace, such as left")
+    parser.add_argument(
+        "--params-file",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="ROS parameter file, laid over those of the stack (may be repeated)",
+    )
+    parser.add_argument(
+        "--robot",
+        default=SIMULATED,
+        help=f"'{SIMULATED}' (a simulated arm), a name in config/robots, or a file",
+    )
+    parser.add_argument("--use-sim-time", action="store_true", help="take ROS time from /clock")
+    parser.add_argument(
+        "--engine",
+        default="local",
+        help=f"{', '.join(ENGINES)}: whether the engine node runs here, elsewhere, or not at all",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NODE.PARAM=VALUE",
+        help="set one parameter of one node (may be repeated)",
+    )
+
+
+def options_from(args: argparse.Namespace) -> Options:
+    return Options(
+        namespace=args.namespace,
+        params_files=tuple(args.params_file),
+        robot=args.robot,
+        use_sim_time=args.use_sim_time,
+        engine=args.engine,
+        sets=tuple(parse_set(text) for text in args.set),
+    )
+
+
+class LogPrinter:
+    """Prints events as lines with the process's name in front, coloured on a terminal."""
+
+    def __init__(self, names: list[str], out: TextIO) -> None:
+        self._width = max(map(len, names), default=0)
+        self._colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+        self._out = out
+        self._coloured = out.isatty() and "NO_COLOR" not in os.environ
+
+    def __call__(self, event: Event) -> None:
+        text = event.text or event.kind
+        if event.kind != "line":
+            text = f"-- {text}"
+        prefix = f"{event.process:<{self._width}} |"
+        if self._coloured:
+            prefix = f"\033[{self._colours[event.process]}m{prefix}\033[0m"
+        self._out.write(f"{prefix} {text}\n")
+        self._out.flush()
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP in a list instead of being ended by them."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    share = share_directory()
+    stack = load_stack(args.stack, share)
+    runs = resolve(stack, options_from(args), share)
+    environment = process_environment(os.environ)
+    processes = [node.process() for node in runs]
+    names = [process.name for process in processes]
+    say = LogPrinter(names, sys.stdout)
+    print(f"physis up {stack.name}: {', '.join(names)} (Ctrl-C stops all)", flush=True)
+    respawns = dict.fromkeys(names, 0)
+    begun_s = time.monotonic()
+    supervisor = Supervisor(processes, environment=environment, stop_times=StopTimes())
+    with stop_requests() as requests:
+        try:
+            supervisor.start()
+            while not (requests or supervisor.failure or supervisor.idle):
+                if args.duration_s and time.monotonic() - begun_s >= args.duration_s:
+                    break
+                for event in supervisor.poll(timeout_s=0.2):
+                    say(event)
+                    if event.kind == "respawn":
+                        respawns[event.process] += 1
+        finally:
+            ended_alone = supervisor.idle and not requests
+            supervisor.stop(on_event=say)
+    failure = supervisor.failure
+    if failure is None and ended_alone:
+        failure = "every node ended by itself"
+    print(f"physis up {stack.name}: stopped" + (f": {failure}" if failure else ""), flush=True)
+    return {
+        "ok": failure is None,
+        "stack": stack.name,
+        "nodes": names,
+        "failure": failure,
+        "respawns": respawns,
+        "ran_s": time.monotonic() - begun_s,
+    }

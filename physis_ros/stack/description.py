@@ -1,0 +1,203 @@
+"""The stack description: which nodes run together, with which parameters, and what may respawn.
+
+Read from `config/stacks/NAME.yaml`. `physis up`, `physis demo`, the launch files and the integration
+tests all start from here, so that there is one list of nodes and not four.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from physis_core.types import UserError
+
+NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+PARTS = ("robot", "engine", "simulated_robot")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Respawn:
+    """A process that dies is started again: after `first_s`, then each time twice as late.
+
+    A process that ran for `healthy_s` counts as recovered: its next respawn is early again.
+    """
+
+    first_s: float = 0.5
+    longest_s: float = 8.0
+    healthy_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("first_s", "longest_s", "healthy_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise UserError(f"respawn.{name}", value, "must be a number above 0 [s]")
+
+    def delay_s(self, failures: int) -> float:
+        """Wait before the respawn that follows the given number of failures in a row (from 1)."""
+        return min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """One node of a stack, in a process of its own.
+
+    `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
+    the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides` the
+    text `{robot_file}` stands for the robot's file. When a `must_live` node ends, the stack ends.
+    """
+
+    name: str
+    part: str = "robot"
+    parameter_files: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    remaps: Mapping[str, str] = field(default_factory=dict)
+    must_live: bool = False
+    respawn: Respawn | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """Python module, run with `python -m`."""
+        return f"physis_ros.nodes.{self.name}"
+
+    @property
+    def executable(self) -> str:
+        """Name below lib/physis_ros/ for `ros2 run` and launch files."""
+        return self.name
+
+    def __post_init__(self) -> None:
+        if not NODE_NAME.match(self.name):
+            raise UserError("name", self.name, "must be a ROS name: letters, digits and _")
+        if self.part not in PARTS:
+            raise UserError(f"{self.name}.part", self.part, f"must be one of {', '.join(PARTS)}")
+        if self.must_live and self.respawn is not None:
+            raise UserError(
+                f"{self.name}.respawn", "set", "a node that must live ends the stack: no respawn"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSpec:
+    """A named set of nodes."""
+
+    name: str
+    summary: str
+    nodes: tuple[NodeSpec, ...]
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise UserError("nodes", [], f"stack {self.name} has none")
+        seen: set[str] = set()
+        for node in self.nodes:
+            if node.name in seen:
+                raise UserError("nodes", node.name, "is named twice")
+            seen.add(node.name)
+
+    def node(self, name: str) -> NodeSpec:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        names = [node.name for node in self.nodes]
+        raise UserError("node", name, f"is not in stack {self.name}{nearest(name, names)}")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return `; did you mean X?` or the list of what there is, to end a refusal with."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there is {', '.join(sorted(known))}" if known else ""
+
+
+def stack_names(share: Path) -> list[str]:
+    return sorted(path.stem for path in (share / "config" / "stacks").glob("*.yaml"))
+
+
+def load_stack(name: str, share: Path) -> StackSpec:
+    """Read `config/stacks/NAME.yaml` below the share directory.
+
+    Raises:
+        UserError: unknown stack, unknown key (with the nearest valid one), value of a wrong type.
+    """
+    known = stack_names(share)
+    if name not in known:
+        raise UserError("stack", name, f"is unknown{nearest(name, known)}")
+    path = share / "config" / "stacks" / f"{name}.yaml"
+    data = read_yaml(path)
+    return parse_stack(name, data, where=path.name)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML document; what cannot be read or parsed is refused with the line."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError("file", str(path), error.strerror or "cannot be read") from error
+    except UnicodeDecodeError as error:
+        raise UserError("file", str(path), "is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "is not YAML"
+        raise UserError("file", str(path), f"{problem}{line}") from error
+
+
+def parse_stack(name: str, data: Any, where: str) -> StackSpec:
+    mapping = _mapping(data, where, {"summary", "nodes"})
+    nodes = mapping.get("nodes")
+    if not isinstance(nodes, Mapping):
+        raise UserError(f"{where}: nodes", nodes, "must map node names to their settings")
+    summary = _typed(mapping.get("summary", ""), str, f"{where}: summary")
+    specs = tuple(_parse_node(str(node), data, where) for node, data in nodes.items())
+    return StackSpec(name=name, summary=summary, nodes=specs)
+
+
+def _parse_node(name: str, data: Any, where: str) -> NodeSpec:
+    place = f"{where}: {name}"
+    known = {item.name for item in dataclasses.fields(NodeSpec)} - {"name"}
+    mapping = dict(_mapping({} if data is None else data, place, known))
+    for key in ("overrides", "remaps", "env"):
+        if key in mapping:
+            mapping[key] = dict(_mapping(mapping[key], f"{place}.{key}", None))
+    for key in ("remaps", "env"):
+        for inner, value in mapping.get(key, {}).items():
+            _typed(value, str, f"{place}.{key}.{inner}")
+    if "parameter_files" in mapping:
+        files = _typed(mapping["parameter_files"], list, f"{place}.parameter_files")
+        mapping["parameter_files"] = tuple(
+            _typed(item, str, f"{place}.parameter_files") for item in files
+        )
+    if "must_live" in mapping:
+        _typed(mapping["must_live"], bool, f"{place}.must_live")
+    if mapping.get("respawn") is not None:
+        fields = {item.name for item in dataclasses.fields(Respawn)}
+        respawn = {} if mapping["respawn"] is True else mapping["respawn"]
+        if respawn is False:
+            mapping["respawn"] = None
+        else:
+            mapping["respawn"] = Respawn(**_mapping(respawn, f"{place}.respawn", fields))
+    return NodeSpec(name=name, **mapping)
+
+
+def _mapping(data: Any, place: str, known: Collection[str] | None) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise UserError(place, data, "must be a mapping")
+    for key in data:
+        if not isinstance(key, str):
+            raise UserError(place, key, "a key must be text")
+        if known is not None and key not in known:
+            raise UserError(place, key, f"is no key here{nearest(key, known)}")
+    return data
+
+
+def _typed(value: Any, kind: type, place: str) -> Any:
+    if not isinstance(value, kind):
+        raise UserError(place, value, f"must be {kind.__name__}, not {type(value).__name__}")
+    return value
