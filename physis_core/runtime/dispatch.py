@@ -104,17 +104,17 @@ def decide(
     if not ready:
         return _IDLE
 
-    order, limits_s = _urgency(ready, costs, now_s)
-    head = order[0]
+    queue = _by_urgency(ready, costs, now_s)
+    head = queue[0][5]
     if max_batch == 1:
-        return RunBatch((head,))
+        return RunBatch((_earliest(head, ready),))
     limit = max_batch
     floor = None
     if low_priority_max_batch is not None:
         floor = head.priority
-        if head.priority < max(task.priority for task in order):
+        if head.priority < max(task.priority for task in ready):
             limit = min(limit, low_priority_max_batch)
-    batch = _grow(order, limits_s, costs, limit, floor)
+    batch = _grow(queue, costs, now_s, limit, floor)
     if expected is not None and len(batch) == len(ready) and len(batch) < limit:
         arrival_s = expected.get(head.block)
         if arrival_s is not None:
@@ -122,90 +122,111 @@ def decide(
     return RunBatch(batch)
 
 
-def _urgency(
-    ready: Sequence[ReadyTask], costs: Costs, now_s: float
-) -> tuple[list[ReadyTask], list[float]]:
-    """Tasks in the order in which they would run one by one, and how long each may still take to
-    finish.
+_Entry = tuple[float, int, int, int, float, ReadyTask]
+"""(latest start, -stage, seq, position, latest finish, task): sorts by urgency, never by task."""
 
-    Of several tasks of one (stream, stage) only the earliest chunk is kept. When somebody is late
+
+def _by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[_Entry]:
+    """Tasks in the order in which they would run one by one.
+
+    Slack falls alike for all while time passes, so the latest start stands for it. Ties: the chunk
+    nearer to its exit first, so that equal deadlines do not spread out. When somebody is late
     already, not everybody can be on time, and priority comes before slack.
     """
-    first: dict[tuple[int, int], ReadyTask] = {}
-    for task in ready:
-        key = (task.stream, task.stage)
-        other = first.get(key)
-        if other is None or (task.epoch, task.seq) < (other.epoch, other.seq):
-            first[key] = task
     single: dict[int, float] = {}
-    keyed: list[tuple[float, int, int, int, int, float, ReadyTask]] = []
-    overloaded = False
-    for task in first.values():
-        cost_s = single.get(task.block)
+    queue: list[_Entry] = []
+    for i, task in enumerate(ready):
+        block = task.block
+        cost_s = single.get(block)
         if cost_s is None:
-            cost_s = single[task.block] = costs.predict_s(task.block, 1)
-        limit_s = task.deadline_s - now_s - task.remaining_s
-        slack_s = limit_s - cost_s
-        if slack_s < 0.0:
-            overloaded = True
-        # Ties: the chunk that is nearer to its exit first, so that equal deadlines do not spread
-        # out.
-        keyed.append((slack_s, -task.stage, task.seq, task.stream, task.priority, limit_s, task))
-    if overloaded:
-        keyed.sort(key=lambda k: (-k[4], k[0], k[1], k[2], k[3]))
-    else:
-        keyed.sort(key=lambda k: k[:4])
-    return [k[6] for k in keyed], [k[5] for k in keyed]
+            cost_s = single[block] = costs.predict_s(block, 1)
+        finish_s = task.deadline_s - task.remaining_s
+        queue.append((finish_s - cost_s, -task.stage, task.seq, i, finish_s, task))
+    queue.sort()
+    if queue[0][0] < now_s:
+        queue.sort(key=lambda entry: -entry[5].priority)
+    return queue
+
+
+def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
+    """The earliest ready chunk of the task's (stream, stage): its KV is needed by the others."""
+    for other in ready:
+        if (
+            other.stage == task.stage
+            and other.stream == task.stream
+            and (other.epoch, other.seq) < (task.epoch, task.seq)
+        ):
+            task = other
+    return task
 
 
 def _grow(
-    order: Sequence[ReadyTask],
-    limits_s: Sequence[float],
+    queue: Sequence[_Entry],
     costs: Costs,
+    now_s: float,
     max_batch: int,
     priority_floor: int | None,
 ) -> tuple[ReadyTask, ...]:
     """The batch of the head's block with the lowest cost per task among those that harm nobody.
 
-    Compared with running `order` one by one: a task left behind with k batch members before it is
+    Compared with running `queue` one by one: a task left behind with k batch members before it is
     delayed by t(B) - k*t(1), a member finishes at t(B). Whoever would have been on time one by one
     must stay so.
     """
-    head = order[0]
-    block = head.block
-    single_s = costs.predict_s(block, 1)
-    members: list[ReadyTask] = []
-    member_limit_s: list[float] = []
-    # room_s[k]: least time to spare among tasks of other blocks that have k candidates before them.
+    block = queue[0][5].block
+    members: dict[tuple[int, int], ReadyTask] = {}
+    for entry in queue:
+        task = entry[5]
+        if task.block != block or (priority_floor is not None and task.priority < priority_floor):
+            continue
+        key = (task.stream, task.stage)
+        other = members.get(key)
+        if other is not None:
+            if (task.epoch, task.seq) < (other.epoch, other.seq):
+                members[key] = task
+        elif len(members) < max_batch:
+            members[key] = task
+    if len(members) == 1:
+        return tuple(members.values())
+
+    # finish_s[k - 1]: when the k-th member must have finished, if it would have been on time.
+    # room_s[k]: least time to spare among the others that have k members before them.
+    finish_s: list[float] = []
     room_s: list[float] = [_INF]
-    alone: dict[int, float] = {block: single_s}
-    elapsed_s = 0.0
-    for task, limit_s in zip(order, limits_s, strict=True):
+    taken: set[tuple[int, int]] = set()
+    alone: dict[int, float] = {}
+    elapsed_s = now_s
+    for _, _, _, _, latest_s, task in queue:
         cost_s = alone.get(task.block)
         if cost_s is None:
             cost_s = alone[task.block] = costs.predict_s(task.block, 1)
         elapsed_s += cost_s
-        held = elapsed_s <= limit_s
-        joins = task.block == block and (priority_floor is None or task.priority >= priority_floor)
-        if joins and len(members) < max_batch:
-            members.append(task)
-            member_limit_s.append(limit_s if held else _INF)
-            room_s.append(_INF)
-        elif held:
-            room_s[-1] = min(room_s[-1], limit_s - elapsed_s)
+        spare_s = latest_s - elapsed_s
+        if task.block == block:
+            key = (task.stream, task.stage)
+            if key in members and key not in taken:
+                taken.add(key)
+                finish_s.append(latest_s if spare_s >= 0.0 else _INF)
+                room_s.append(_INF)
+                continue
+        if 0.0 <= spare_s < room_s[-1]:
+            room_s[-1] = spare_s
+
+    single_s = alone[block]
     best, best_average_s = 1, single_s
-    least_limit_s = member_limit_s[0]
+    least_finish_s = finish_s[0]
     for size in range(2, len(members) + 1):
-        least_limit_s = min(least_limit_s, member_limit_s[size - 1])
+        if finish_s[size - 1] < least_finish_s:
+            least_finish_s = finish_s[size - 1]
         batch_s = costs.predict_s(block, size)
-        if batch_s > least_limit_s:
+        if now_s + batch_s > least_finish_s:
             break
         average_s = batch_s / size
         if average_s >= single_s or average_s > best_average_s:
             continue
         if all(batch_s - k * single_s <= room_s[k] for k in range(1, size + 1)):
             best, best_average_s = size, average_s
-    return tuple(members[:best])
+    return tuple(members.values())[:best]
 
 
 def _run_or_wait(

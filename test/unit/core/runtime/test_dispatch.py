@@ -163,11 +163,9 @@ def finishes(
     return out
 
 
-@settings(max_examples=300)
+@settings(max_examples=120, deadline=None)
 @given(tasks=queues(), costs=tables(), max_batch=st.integers(1, 8))
-def test_batching_harms_nobody_and_keeps_the_rules(
-    tasks: list[ReadyTask], costs: CostTable, max_batch: int
-) -> None:
+def test_a_batch_keeps_the_rules(tasks: list[ReadyTask], costs: CostTable, max_batch: int) -> None:
     batch = run(decide(tasks, costs, 0.0, max_batch=max_batch))
     assert 1 <= len(batch) <= max_batch
     assert {member.block for member in batch} == {batch[0].block}
@@ -176,37 +174,36 @@ def test_batching_harms_nobody_and_keeps_the_rules(
         same = [t for t in tasks if (t.stream, t.stage) == (member.stream, member.stage)]
         assert member.seq == min(t.seq for t in same)
     if len(batch) > 1:
-        assert costs.predict_s(batch[0].block, len(batch)) < len(batch) * costs.predict_s(
-            batch[0].block, 1
-        )
+        alone_s = costs.predict_s(batch[0].block, 1)
+        assert costs.predict_s(batch[0].block, len(batch)) < len(batch) * alone_s
 
+
+@settings(max_examples=120, deadline=None)
+@given(tasks=queues(), costs=tables(), max_batch=st.integers(1, 8))
+def test_batching_makes_nobody_late_who_would_have_been_on_time(
+    tasks: list[ReadyTask], costs: CostTable, max_batch: int
+) -> None:
+    tasks = list({(t.stream, t.stage): t for t in tasks}.values())
+    batch = run(decide(tasks, costs, 0.0, max_batch=max_batch))
     # The order one by one, found by asking for batches of one.
     left, order = list(tasks), []
-    first_of_stage = {}
-    for t in tasks:
-        key = (t.stream, t.stage)
-        if key not in first_of_stage or t.seq < first_of_stage[key].seq:
-            first_of_stage[key] = t
-    left = list(first_of_stage.values())
     while left:
         # Slack falls alike for all as time passes, so asking at time 0 gives the same order.
         order.append(run(decide(left, costs, 0.0, max_batch=1))[0])
         left.remove(order[-1])
-    late_now = any(t.deadline_s - t.remaining_s - costs.predict_s(t.block, 1) < 0.0 for t in order)
+    assert batch[0] is order[0]
+    if any(t.deadline_s - t.remaining_s < costs.predict_s(t.block, 1) for t in order):
+        # Somebody is late: once he has run, the order of the others may change.
+        return
     one_by_one = finishes(order, (order[0],), costs)
     batched = finishes(order, batch, costs)
-    if late_now:
-        # Removing tasks may end the overload and change the order; the head is the same all the
-        # same.
-        assert batch[0] is order[0]
-        return
     for t in order:
         limit_s = t.deadline_s - t.remaining_s
         if one_by_one[id(t)] <= limit_s - 1e-9:
             assert batched[id(t)] <= limit_s + 1e-9
 
 
-@settings(max_examples=150)
+@settings(max_examples=80, deadline=None)
 @given(
     tasks=queues(),
     costs=tables(),

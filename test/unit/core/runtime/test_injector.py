@@ -131,7 +131,7 @@ def test_bad_configuration_names_the_field(field: str, config: dict[str, float])
     assert error.value.field == field
 
 
-@settings(max_examples=150)
+@settings(max_examples=60, deadline=None)
 @given(
     period_s=st.floats(0.01, 2.0),
     credits=st.integers(1, 4),

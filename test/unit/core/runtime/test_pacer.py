@@ -131,7 +131,7 @@ def test_bad_configuration_names_the_field(field: str, value: float) -> None:
     assert error.value.field == field
 
 
-@settings(max_examples=100)
+@settings(max_examples=60, deadline=None)
 @given(
     responses_s=st.lists(st.floats(0.1, 6.0), min_size=1, max_size=120),
     max_age_s=st.one_of(st.just(math.inf), st.floats(1.0, 8.0)),
