@@ -1,1 +1,1 @@
-"""The simulated arm: its geometry, kinematics, camera, tasks, expert and servo plant. No ROS here."""
+"""The simulated arm: its geometry, kinematics, camera, tasks, expert, plant. No ROS here."""

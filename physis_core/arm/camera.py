@@ -94,5 +94,5 @@ def _new_context(width: int, height: int) -> Any:
     # PyOpenGL answers a missing library with any of these, by where it notices it.
     except (ImportError, AttributeError, RuntimeError, OSError, TypeError) as error:
         raise UserError(
-            "MUJOCO_GL", backend, f"no headless rendering here ({error}); install it: {EGL_APT_LINE}"
+            "MUJOCO_GL", backend, f"no headless rendering here ({error}); try: {EGL_APT_LINE}"
         ) from error

@@ -1,7 +1,7 @@
 """The scripted expert: knows where the ball will be and moves the joints there.
 
-`ideal` is the joint path that keeps the end effector at its goal. `approach` is what the expert does
-from any other state: close the gap to that path at a bounded joint speed. Both are pure.
+`ideal` is the joint path that keeps the end effector at its goal. `approach` is what the expert
+does from any other state: close the gap to that path at a bounded joint speed. Both are pure.
 """
 
 from __future__ import annotations

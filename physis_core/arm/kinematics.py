@@ -76,7 +76,9 @@ class Kinematics:
             to_go = np.asarray(position) - self._data.site_xpos[self._site]
             # Rotation vector of small turns: half the sum of the axes' cross products.
             gap = here @ rotation.T
-            turn = 0.5 * np.array([gap[1, 2] - gap[2, 1], gap[2, 0] - gap[0, 2], gap[0, 1] - gap[1, 0]])
+            turn = 0.5 * np.array(
+                [gap[1, 2] - gap[2, 1], gap[2, 0] - gap[0, 2], gap[0, 1] - gap[1, 0]]
+            )
             error_m = float(np.linalg.norm(to_go))
             if error_m < tolerance_m and float(np.linalg.norm(turn)) < 1e-4:
                 return joints
@@ -87,9 +89,7 @@ class Kinematics:
             error = np.concatenate([to_go, turn])
             # Damping fades with the error: robust far away, quadratic near the answer.
             damping = 1e-6 + 1e-2 * min(1.0, float(error @ error))
-            step = jacobian.T @ np.linalg.solve(
-                jacobian @ jacobian.T + damping * np.eye(6), error
-            )
+            step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + damping * np.eye(6), error)
             joints = np.clip(joints + np.clip(step, -0.3, 0.3), lower, upper)
         raise Unreachable(
             f"position: {np.asarray(position).tolist()}: off by {error_m:.4f} m after"

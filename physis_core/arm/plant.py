@@ -2,7 +2,8 @@
 
 Each drive computes the acceleration that a critically damped position servo with velocity
 feed-forward asks for, clips it to what it can do, and applies the torque that gives it (inverse
-dynamics). In free space the arm therefore moves exactly by `servo_acceleration`; contacts act as forces.
+dynamics). In free space the arm therefore moves exactly by `servo_acceleration`; contacts act as
+forces.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from physis_core.types import Array
 SERVO_RATE_RAD_S = 60.0
 """Natural frequency of the servo: a 5 % settling of some 80 ms, like an industrial drive."""
 
+_BRAKING_SHARE = 0.8
+"""Of the acceleration limit, left for braking by plan; the rest corrects."""
+
 
 def servo_acceleration(
     position: Array,
@@ -27,10 +31,13 @@ def servo_acceleration(
     acceleration_limit: Array,
     step_s: float,
 ) -> Array:
-    """Joint acceleration [6] rad/s^2 of the drives; keeps velocity within its limit after `step_s`."""
-    wanted = SERVO_RATE_RAD_S**2 * (command_position - position) + 2.0 * SERVO_RATE_RAD_S * (
-        command_velocity - velocity
-    )
+    """Joint acceleration [6] rad/s^2 of the drives; velocity stays within its limit."""
+    gap = command_position - position
+    # Far away the wanted speed is one from which the drive can still brake, so that a leap does not
+    # overshoot; near by it is the linear law, critically damped.
+    brakeable = np.sqrt(2.0 * _BRAKING_SHARE * acceleration_limit * np.abs(gap))
+    closing = np.sign(gap) * np.minimum(0.5 * SERVO_RATE_RAD_S * np.abs(gap), brakeable)
+    wanted = 2.0 * SERVO_RATE_RAD_S * (closing + command_velocity - velocity)
     wanted = np.clip(wanted, -acceleration_limit, acceleration_limit)
     slowest, fastest = -velocity_limit - velocity, velocity_limit - velocity
     out: Array = np.clip(wanted, slowest / step_s, fastest / step_s)
@@ -38,7 +45,7 @@ def servo_acceleration(
 
 
 class Plant:
-    """The running simulation. Belongs to one thread; `copy_to` hands a snapshot to another."""
+    """The running simulation. Belongs to one thread."""
 
     def __init__(self, model: mujoco.MjModel, limits: ArmLimits = UR5E_LIMITS) -> None:
         self.model = model
@@ -103,13 +110,7 @@ class Plant:
             self.step_s,
         )
         mujoco.mj_mulM(model, data, self._torque, self._wanted)
-        data.qfrc_applied[self._dofs] = (
-            self._torque + data.qfrc_bias - data.qfrc_passive
-        )[self._dofs]
+        data.qfrc_applied[self._dofs] = (self._torque + data.qfrc_bias - data.qfrc_passive)[
+            self._dofs
+        ]
         mujoco.mj_step2(model, data)
-
-    def copy_to(self, other: mujoco.MjData) -> None:
-        """Copy what a renderer needs (joint positions and the target) into `other` of the same model."""
-        other.qpos[:] = self.data.qpos
-        other.mocap_pos[:] = self.data.mocap_pos
-        other.time = self.data.time

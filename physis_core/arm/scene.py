@@ -45,18 +45,54 @@ _YELLOW = (0.98, 0.78, 0.08)
 _GREY = (0.30, 0.32, 0.36)
 
 UR5E_LINKS: tuple[Link, ...] = (
-    Link(name="shoulder", a_m=0.0, d_m=0.1625, alpha_rad=math.pi / 2, mass_kg=3.76, radius_m=0.062,
-         rgb=_GREY),
-    Link(name="upper_arm", a_m=-0.425, d_m=0.0, alpha_rad=0.0, mass_kg=8.06, radius_m=0.052,
-         rgb=_BLUE),
-    Link(name="forearm", a_m=-0.3922, d_m=0.0, alpha_rad=0.0, mass_kg=2.85, radius_m=0.045,
-         rgb=_BLUE),
-    Link(name="wrist_1", a_m=0.0, d_m=0.1333, alpha_rad=math.pi / 2, mass_kg=1.37, radius_m=0.040,
-         rgb=_GREY),
-    Link(name="wrist_2", a_m=0.0, d_m=0.0997, alpha_rad=-math.pi / 2, mass_kg=1.30, radius_m=0.040,
-         rgb=_GREY),
-    Link(name="wrist_3", a_m=0.0, d_m=0.0996, alpha_rad=0.0, mass_kg=0.37, radius_m=0.034,
-         rgb=_YELLOW),
+    Link(
+        name="shoulder",
+        a_m=0.0,
+        d_m=0.1625,
+        alpha_rad=math.pi / 2,
+        mass_kg=3.76,
+        radius_m=0.062,
+        rgb=_GREY,
+    ),
+    Link(
+        name="upper_arm",
+        a_m=-0.425,
+        d_m=0.0,
+        alpha_rad=0.0,
+        mass_kg=8.06,
+        radius_m=0.052,
+        rgb=_BLUE,
+    ),
+    Link(
+        name="forearm", a_m=-0.3922, d_m=0.0, alpha_rad=0.0, mass_kg=2.85, radius_m=0.045, rgb=_BLUE
+    ),
+    Link(
+        name="wrist_1",
+        a_m=0.0,
+        d_m=0.1333,
+        alpha_rad=math.pi / 2,
+        mass_kg=1.37,
+        radius_m=0.040,
+        rgb=_GREY,
+    ),
+    Link(
+        name="wrist_2",
+        a_m=0.0,
+        d_m=0.0997,
+        alpha_rad=-math.pi / 2,
+        mass_kg=1.30,
+        radius_m=0.040,
+        rgb=_GREY,
+    ),
+    Link(
+        name="wrist_3",
+        a_m=0.0,
+        d_m=0.0996,
+        alpha_rad=0.0,
+        mass_kg=0.37,
+        radius_m=0.034,
+        rgb=_YELLOW,
+    ),
 )
 
 

@@ -40,9 +40,9 @@ class Task(Protocol):
 class Follow:
     """Stay above a ball that wanders smoothly; with `jump_period_s`, it also leaps now and then.
 
-    Each axis is a sum of three sinusoids scaled to the box, and the whole is slowed or sped up so that
-    its fastest moment is `peak_speed_m_s` (drawn from the seed where not given). With jumps, the ball is
-    set onto another such path every `jump_period_s`.
+    Each axis is a sum of three sinusoids scaled to the box, and the whole is slowed or sped up so
+    that its fastest moment is `peak_speed_m_s` (drawn from the seed where not given). With jumps,
+    the ball is set onto another such path every `jump_period_s`.
     """
 
     seed: int
@@ -60,7 +60,8 @@ class Follow:
         return "follow" if self.jump_period_s is None else "follow_jumps"
 
     def target(self, t_s: float) -> Array:
-        return self.targets(np.array([t_s]))[0]
+        position: Array = self.targets(np.array([t_s]))[0]
+        return position
 
     def goal(self, t_s: float) -> Array:
         return self.target(t_s) + (0.0, 0.0, HOVER_M)
@@ -110,13 +111,17 @@ def _path(seed: int, segment: int, peak_speed_m_s: float | None) -> _Path:
     drawn = random.uniform(0.15, 0.28)
     peak = drawn if peak_speed_m_s is None else peak_speed_m_s
     path = _Path(
-        center=(low + high) / 2, amplitude=weight * ((high - low) / 2)[:, None],
-        rate_rad_s=rate, phase_rad=phase,
+        center=(low + high) / 2,
+        amplitude=weight * ((high - low) / 2)[:, None],
+        rate_rad_s=rate,
+        phase_rad=phase,
     )
     # Slowing time down scales every speed alike and leaves the shape of the path as it is.
     fastest = float(path.speed(np.arange(0.0, 240.0, 0.05)).max())
     return _Path(
-        center=path.center, amplitude=path.amplitude, rate_rad_s=rate * (peak / fastest),
+        center=path.center,
+        amplitude=path.amplitude,
+        rate_rad_s=rate * (peak / fastest),
         phase_rad=phase,
     )
 

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from physis_core.arm.tasks import BOX_HIGH_M, BOX_LOW_M, HOVER_M, Follow, make_task
+from physis_core.types import UserError
+
+seeds = st.integers(0, 2**31 - 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.sampled_from(["follow", "follow_jumps"]))
+def test_ball_stays_in_its_box(seed: int, name: str) -> None:
+    path = make_task(name, seed)
+    positions = np.array([path.target(t) for t in np.linspace(0.0, 100.0, 150)])
+    assert np.all(positions >= np.array(BOX_LOW_M) - 1e-9)
+    assert np.all(positions <= np.array(BOX_HIGH_M) + 1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.floats(0.0, 1.0))
+def test_peak_speed_is_kept(seed: int, peak: float) -> None:
+    times = np.arange(0.0, 60.0, 0.02)
+    path = Follow(seed=seed, peak_speed_m_s=peak).targets(times)
+    speed = np.linalg.norm(np.diff(path, axis=0), axis=1) / 0.02
+    assert speed.max() <= peak * 1.01 + 1e-9
+
+
+def test_pure_in_seed_and_time() -> None:
+    a, b = make_task("follow", 7), make_task("follow", 7)
+    a.target(50.0)
+    assert a.target(3.0) == pytest.approx(b.target(3.0), abs=0.0)
+    assert not np.allclose(a.target(3.0), make_task("follow", 8).target(3.0))
+    assert a.goal(3.0) - a.target(3.0) == pytest.approx([0.0, 0.0, HOVER_M])
+
+
+def test_jumps_are_at_the_period_and_nowhere_else() -> None:
+    times = np.arange(0.0, 20.0, 0.01)
+    path = Follow(seed=3, jump_period_s=4.0).targets(times)
+    leaps = np.flatnonzero(np.linalg.norm(np.diff(path, axis=0), axis=1) > 0.01)
+    assert np.floor(times[leaps + 1] / 4.0).tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"peak_speed_m_s": -1.0}, {"peak_speed_m_s": 9.0}, {"jump_period_s": 0.0}]
+)
+def test_bad_values_are_named(bad: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(bad))):
+        Follow(seed=0, **bad)
+
+
+def test_unknown_task() -> None:
+    with pytest.raises(UserError, match="task: 'dance'"):
+        make_task("dance", 0)
