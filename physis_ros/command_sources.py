@@ -1,0 +1,55 @@
+"""Which command source is in force: the highest priority that spoke within its timeout.
+
+A teleoperator pre-empts the model by speaking, and gives back by falling silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from physis_core.types import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`priority`: larger pre-empts smaller. `timeout_s`: silence after which it no longer holds."""
+
+    priority: int
+    timeout_s: float
+
+
+class CommandSources:
+    """Times are seconds of a steady clock."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        priorities = [source.priority for source in sources.values()]
+        if len(set(priorities)) != len(priorities):
+            raise UserError("sources", dict(sources), "each source needs its own priority")
+        self._sources = dict(sources)
+        self._spoke_s: dict[str, float] = {}
+
+    def in_force(self, now_s: float) -> str | None:
+        """The name of the source that holds now; None where all are silent."""
+        alive = [
+            name
+            for name, spoke_s in self._spoke_s.items()
+            if now_s - spoke_s <= self._sources[name].timeout_s
+        ]
+        return max(alive, key=lambda name: self._sources[name].priority, default=None)
+
+    def may_speak(self, name: str, now_s: float) -> str:
+        """Empty where the source may command now, else the name of the one that pre-empts it."""
+        holder = self.in_force(now_s)
+        if holder is None or self._sources[holder].priority <= self._sources[name].priority:
+            return ""
+        return holder
+
+    def spoke(self, name: str, now_s: float) -> None:
+        self._spoke_s[name] = now_s
+
+    def timeout_s(self, name: str) -> float:
+        return self._sources[name].timeout_s
+
+    def silence_all(self) -> None:
+        self._spoke_s.clear()

@@ -1,0 +1,264 @@
+"""Limits of each joint, from a robot description (URDF) and a YAML; the tighter of the two wins.
+
+Nothing is assumed: a joint for which no source gives a velocity, an acceleration or a jump limit is
+refused by name. Continuous joints wrap at +-pi; all others never do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from physis_core.types import UserError
+
+# No revolute joint turns so far; a number like this is an angle in degrees.
+_LARGEST_PLAUSIBLE_RAD = 40.0
+
+_QUANTITY_OF_KEY = {
+    "lower_rad": "lower",
+    "lower_m": "lower",
+    "upper_rad": "upper",
+    "upper_m": "upper",
+    "velocity_rad_s": "velocity",
+    "velocity_m_s": "velocity",
+    "acceleration_rad_s2": "acceleration",
+    "acceleration_m_s2": "acceleration",
+    "jump_rad": "jump",
+    "jump_m": "jump",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointLimit:
+    """What one source says of one joint, in rad or m; None where it says nothing.
+
+    `jump` is the largest accepted distance between the commanded state and where a new command
+    wants the joint to be at that moment.
+    """
+
+    lower: float | None = None
+    upper: float | None = None
+    velocity: float | None = None
+    acceleration: float | None = None
+    jump: float | None = None
+    continuous: bool = False
+    prismatic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotLimits:
+    """Complete limits of the commanded joints, each a tuple in the order of `names`."""
+
+    names: tuple[str, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    velocity: tuple[float, ...]
+    acceleration: tuple[float, ...]
+    jump: tuple[float, ...]
+    wraps: tuple[bool, ...]
+
+    def scaled(self, share: float) -> RobotLimits:
+        """The same robot, driven at a share of its velocity and acceleration.
+
+        Raises:
+            UserError: share outside (0, 1].
+        """
+        if not 0.0 < share <= 1.0:
+            raise UserError("limit_share", share, "must be above 0 and at most 1")
+        return RobotLimits(
+            names=self.names,
+            lower=self.lower,
+            upper=self.upper,
+            velocity=tuple(share * value for value in self.velocity),
+            acceleration=tuple(share * value for value in self.acceleration),
+            jump=self.jump,
+            wraps=self.wraps,
+        )
+
+    def unwrapped(self, joint: int, value: float, near: float) -> float:
+        """The same angle, as close as possible to `near`, where the joint is continuous."""
+        if not self.wraps[joint]:
+            return value
+        return near + math.remainder(value - near, math.tau)
+
+
+def limits_from_yaml(text: str, *, origin: str) -> dict[str, JointLimit]:
+    """Read `joints: {name: {lower_rad: .., velocity_rad_s: ..}}`; `origin` names it in errors.
+
+    Raises:
+        UserError: not YAML, an unknown key, or a value that cannot be a limit.
+    """
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        line = str(error).replace("\n", " ")
+        raise UserError("limits", origin, f"not valid YAML: {line}") from None
+    if not isinstance(document, Mapping) or not isinstance(document.get("joints"), Mapping):
+        raise UserError("limits", origin, "must hold a mapping `joints`")
+    unknown = sorted(set(document) - {"robot", "source", "joints"}, key=str)
+    if unknown:
+        raise UserError("limits", unknown[0], f"unknown key in {origin}")
+    return {
+        str(name): _limit_from_mapping(str(name), entry)
+        for name, entry in document["joints"].items()
+    }
+
+
+def load_limits_file(path: str | Path) -> dict[str, JointLimit]:
+    """Read a limits YAML from disk.
+
+    Raises:
+        UserError: the file cannot be read, or its content is wrong.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("limits_file", str(path), f"cannot be read: {error}") from None
+    return limits_from_yaml(text, origin=str(path))
+
+
+def merge_limits(sources: Iterable[Mapping[str, JointLimit]]) -> dict[str, JointLimit]:
+    """Joint by joint, the tightest of what the sources say.
+
+    Raises:
+        UserError: two sources leave no position between lower and upper.
+    """
+    merged: dict[str, JointLimit] = {}
+    for source in sources:
+        for name, limit in source.items():
+            known = merged.get(name)
+            merged[name] = limit if known is None else _tighter(known, limit)
+    for name, limit in merged.items():
+        _require_ordered(name, limit)
+    return merged
+
+
+def robot_limits(names: Sequence[str], sources: Iterable[Mapping[str, JointLimit]]) -> RobotLimits:
+    """Complete limits of the joints in `names`, in that order.
+
+    Raises:
+        UserError: a joint unknown to every source, repeated, or with a limit that nobody gives.
+    """
+    if not names:
+        raise UserError("joint_names", list(names), "must name at least one joint")
+    repeated = [name for index, name in enumerate(names) if name in names[:index]]
+    if repeated:
+        raise UserError("joint_names", repeated[0], "named twice")
+    merged = merge_limits(sources)
+    chosen = []
+    for name in names:
+        limit = merged.get(name)
+        if limit is None:
+            known = ", ".join(sorted(merged)) or "none"
+            raise UserError("joint_names", name, f"no limits for this joint; known: {known}")
+        chosen.append((name, limit))
+    return RobotLimits(
+        names=tuple(names),
+        lower=tuple(_position_bound(name, limit, "lower", -math.inf) for name, limit in chosen),
+        upper=tuple(_position_bound(name, limit, "upper", math.inf) for name, limit in chosen),
+        velocity=tuple(_required(name, limit, "velocity") for name, limit in chosen),
+        acceleration=tuple(_required(name, limit, "acceleration") for name, limit in chosen),
+        jump=tuple(_required(name, limit, "jump") for name, limit in chosen),
+        wraps=tuple(
+            limit.continuous and limit.lower is None and limit.upper is None for _, limit in chosen
+        ),
+    )
+
+
+def _limit_from_mapping(name: str, entry: Any) -> JointLimit:
+    if not isinstance(entry, Mapping):
+        raise UserError(f"joints.{name}", entry, "must be a mapping of limits")
+    quantities: dict[str, float] = {}
+    continuous = False
+    units: set[str] = set()
+    for key, value in entry.items():
+        field = f"joints.{name}.{key}"
+        if key == "continuous":
+            if not isinstance(value, bool):
+                raise UserError(field, value, "must be true or false")
+            continuous = value
+            continue
+        quantity = _QUANTITY_OF_KEY.get(str(key))
+        if quantity is None:
+            known = ", ".join(_QUANTITY_OF_KEY)
+            raise UserError(field, value, f"unknown key; known: continuous, {known}")
+        if quantity in quantities:
+            raise UserError(field, value, "given twice, in two units")
+        units.add("m" if "_m" in str(key) else "rad")
+        quantities[quantity] = _number(field, value)
+    if len(units) > 1:
+        raise UserError(f"joints.{name}", dict(entry), "mixes radians and metres")
+    limit = JointLimit(continuous=continuous, prismatic="m" in units, **quantities)
+    check_limit(name, limit)
+    return limit
+
+
+def check_limit(name: str, limit: JointLimit) -> None:
+    """Refuse values that cannot be limits of a joint.
+
+    Raises:
+        UserError: naming the joint and the value.
+    """
+    for quantity in ("velocity", "acceleration", "jump"):
+        value = getattr(limit, quantity)
+        if value is not None and not value > 0.0:
+            raise UserError(f"joints.{name}.{quantity}", value, "must be above 0")
+    if not limit.prismatic:
+        for quantity in ("lower", "upper", "velocity", "jump"):
+            value = getattr(limit, quantity)
+            if value is not None and abs(value) > _LARGEST_PLAUSIBLE_RAD:
+                raise UserError(
+                    f"joints.{name}.{quantity}", value, "radians are expected; is it in degrees?"
+                )
+    _require_ordered(name, limit)
+
+
+def _require_ordered(name: str, limit: JointLimit) -> None:
+    if limit.lower is not None and limit.upper is not None and limit.lower >= limit.upper:
+        raise UserError(
+            f"joints.{name}.lower", limit.lower, f"must be below the upper limit {limit.upper!r}"
+        )
+
+
+def _tighter(one: JointLimit, other: JointLimit) -> JointLimit:
+    chosen: dict[str, Any] = {}
+    for field in fields(JointLimit):
+        first, second = getattr(one, field.name), getattr(other, field.name)
+        if field.name in ("continuous", "prismatic"):
+            chosen[field.name] = first or second
+        elif first is None or second is None:
+            chosen[field.name] = second if first is None else first
+        else:
+            chosen[field.name] = max(first, second) if field.name == "lower" else min(first, second)
+    return JointLimit(**chosen)
+
+
+def _position_bound(name: str, limit: JointLimit, quantity: str, free: float) -> float:
+    value: float | None = getattr(limit, quantity)
+    if value is not None:
+        return value
+    if limit.continuous:
+        return free
+    raise UserError(f"joints.{name}.{quantity}", None, "missing, and the joint is not continuous")
+
+
+def _required(name: str, limit: JointLimit, quantity: str) -> float:
+    value: float | None = getattr(limit, quantity)
+    if value is None:
+        raise UserError(
+            f"joints.{name}.{quantity}", None, "missing in the robot description and in the YAML"
+        )
+    return value
+
+
+def _number(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(field, value, "must be a number")
+    if not math.isfinite(value):
+        raise UserError(field, value, "must be finite")
+    return float(value)

@@ -1,0 +1,448 @@
+"""The safety controller's decisions, without ROS: commands, joint states and time in; motion out.
+
+The filter knows where the robot is commanded to be, because it evaluates what it forwarded exactly
+as the trajectory controller does; a hold brakes from there, never from the measured state.
+Whatever it forwards ends at rest, so that silence of every process of ours brings the robot to a
+stop.
+
+This is not a certified safety function. A hardware stop is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from physis_core.types import UserError
+from physis_ros.command_sources import CommandSources, Source
+from physis_ros.command_splice import spliced
+from physis_ros.joint_limits import RobotLimits
+from physis_ros.joint_motion import JointMotion
+from physis_ros.joint_watch import JointWatch
+from physis_ros.safety_checks import (
+    CheckedTrajectory,
+    CommandedTrajectory,
+    Floats,
+    Violation,
+    check_limits,
+    read_trajectory,
+    slowed,
+    unwrapped,
+    with_slopes,
+    with_tail,
+    without_expired,
+)
+from physis_ros.safety_verdict import FINE, Finding, ResetAnswer, StopLatch, Verdict, most_severe
+from physis_ros.trajectory_tail import braking_tail
+
+_LEAST_SLOWING = 1.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """Now, on the two clocks that matter: `steady_s` for every watchdog, `motion_s` for the
+    controller's
+    progress along a trajectory (ROS time where it is simulated, the steady clock elsewhere)."""
+
+    steady_s: float
+    motion_s: float
+
+
+def _default_sources() -> Mapping[str, Source]:
+    return {
+        "teleop": Source(priority=10, timeout_s=0.5),
+        "model": Source(priority=0, timeout_s=0.5),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyConfig:
+    """`lead_s`: the first forwarded point lies at least so far ahead: a controller period and the
+    way of the message. `align_s`: by how much a command may be moved in time to where the motion
+    passes through it. `slow_most`: a command that is too fast is stretched by at most this factor,
+    else
+    rejected."""
+
+    lead_s: float = 0.02
+    joint_state_timeout_s: float = 0.1
+    command_age_s: float = 0.5
+    longest_command_s: float = 30.0
+    align_s: float = 0.05
+    slow_most: float = 1.2
+    tracking_tolerance: float = 0.35
+    tracking_time_s: float = 0.25
+    reset_cooldown_s: float = 1.0
+    enabled: bool = True
+    sources: Mapping[str, Source] = field(default_factory=_default_sources)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "lead_s",
+            "joint_state_timeout_s",
+            "command_age_s",
+            "longest_command_s",
+            "tracking_tolerance",
+        ):
+            value = getattr(self, name)
+            if not value > 0.0:
+                raise UserError(name, value, "must be above 0")
+        if not self.slow_most >= 1.0:
+            raise UserError("slow_most", self.slow_most, "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forward:
+    """What goes to the robot: times [N] from now, positions and velocities [N, joints]; ends at
+    rest."""
+
+    times_s: Floats
+    positions: Floats
+    velocities: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Answer to a command. `forward` is None where it was refused; `reason` says why, or what was
+    done."""
+
+    forward: Forward | None
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The verdict of one tick, and a braking motion where this tick has to begin one."""
+
+    finding: Finding
+    forward: Forward | None
+
+
+@dataclass(slots=True)
+class SafetyCounts:
+    accepted: int = 0
+    limited: int = 0
+    rejected: int = 0
+    preempted: int = 0
+    trips: int = 0
+
+
+class SafetyFilter:
+    """Not thread safe: one owner calls everything."""
+
+    def __init__(self, limits: RobotLimits, config: SafetyConfig) -> None:
+        self.limits = limits
+        self.config = config
+        self.counts = SafetyCounts()
+        self.joints = JointWatch(limits, timeout_s=config.joint_state_timeout_s)
+        self._sources = CommandSources(config.sources)
+        self._latch = StopLatch(config.reset_cooldown_s)
+        self._acceleration = np.array(limits.acceleration)
+        self._motion: JointMotion | None = None
+        self._enabled = config.enabled
+        self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
+        self._accepted_s: float | None = None
+        self._source = ""
+        self._blind = True
+        self._astray_since_s: float | None = None
+        self._verdict = Verdict.HOLD
+        self._brake_wanted = False
+
+    @property
+    def enabled(self) -> bool:
+        return self._enabled
+
+    @property
+    def latched(self) -> bool:
+        return self._latch.finding is not None
+
+    @property
+    def source(self) -> str:
+        """The source of the last accepted command; empty before the first."""
+        return self._source
+
+    def command_age_s(self, now: Instant) -> float | None:
+        """Since the last accepted command; None before the first."""
+        return None if self._accepted_s is None else now.steady_s - self._accepted_s
+
+    def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
+        """Where the controller is commanded to be now, [joints] each; None until joints were
+        seen."""
+        return None if self._motion is None else self._motion.state(now.motion_s)
+
+    def offer(
+        self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
+    ) -> Offered:
+        """Judge a command from `source`. `started_s`: seconds since its own start time (0: it
+        starts now).
+
+        Raises:
+            KeyError: for a source that is not configured.
+        """
+        holder = self._sources.may_speak(source, now.steady_s)
+        if holder:
+            self.counts.preempted += 1
+            return Offered(
+                forward=None,
+                finding=Finding(verdict=Verdict.OK, reason=f"{source}: pre-empted by {holder}"),
+            )
+        motion = self._motion
+        barred = self._barred(now)
+        if barred is not None or motion is None:
+            self.counts.rejected += 1
+            return Offered(
+                forward=None,
+                finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
+            )
+        judged = self._judge(command, motion, now, started_s)
+        if isinstance(judged, Violation):
+            self.counts.rejected += 1
+            self._last_answer = Finding(
+                verdict=Verdict.HOLD, reason=f"{source}: rejected: {judged.reason}"
+            )
+            return Offered(forward=None, finding=self._last_answer)
+        trajectory, limited = judged
+        self._sources.spoke(source, now.steady_s)
+        self._source = source
+        self._accepted_s = now.steady_s
+        self.counts.accepted += 1
+        self._last_answer = FINE
+        if limited is not None:
+            self.counts.limited += 1
+            self._last_answer = Finding(
+                verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
+            )
+        return Offered(
+            forward=self._take(trajectory, motion.state(now.motion_s), now),
+            finding=self._last_answer,
+        )
+
+    def tick(self, now: Instant) -> Tick:
+        """Run the watchdogs; call at a fixed rate."""
+        finding = most_severe(self._findings(now))
+        if finding.verdict >= Verdict.HOLD > self._verdict or (
+            finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
+        ):
+            self.counts.trips += 1
+        self._verdict = finding.verdict
+        forward = None
+        if self._brake_wanted:
+            self._brake_wanted = False
+            forward = self._brake(now)
+        return Tick(finding=finding, forward=forward)
+
+    def estop(self, now: Instant, reason: str = "emergency stop was asked for") -> None:
+        """Latch STOP; the next tick brakes."""
+        if self._latch.trip(reason, now.steady_s):
+            self._brake_wanted = True
+            self._sources.silence_all()
+
+    def reset(self, now: Instant) -> ResetAnswer:
+        """Open the latch where the cause is gone, the robot rests and the cooldown is over."""
+        cause = self.joints.missing(now.steady_s) or self.joints.out_of_limits()
+        if not cause and self._motion is not None and now.motion_s < self._motion.end_s:
+            cause = "the robot is still braking"
+        answer = self._latch.reset(now.steady_s, present_cause=cause)
+        if answer.done:
+            self._last_answer = Finding(verdict=Verdict.HOLD, reason="no command since the reset")
+            self._rest_where_measured_if_apart(now)
+        return answer
+
+    def enable(self, enabled: bool) -> None:
+        """A disabled filter brakes and refuses every command."""
+        if self._enabled and not enabled:
+            self._brake_wanted = True
+            self._sources.silence_all()
+        self._enabled = enabled
+        if enabled:
+            self._last_answer = Finding(verdict=Verdict.HOLD, reason="no command since enabling")
+
+    def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
+        """The controller's clock moved by itself: what was forwarded is placed on the old time."""
+        if self._motion is None:
+            return
+        position, velocity = self._motion.state(now.motion_s - delta_s)
+        tail = braking_tail(position, velocity, self._acceleration)
+        self._lay(now, position, velocity, tail.times_s, tail.positions, tail.velocities)
+        self._brake_wanted = True
+        self._last_answer = Finding(
+            verdict=Verdict.HOLD, reason=f"ROS time jumped by {delta_s:+.3f} s"
+        )
+
+    def _findings(self, now: Instant) -> list[Finding]:
+        findings: list[Finding] = []
+        blind = self.joints.missing(now.steady_s)
+        self._look(bool(blind), now)
+        if blind:
+            findings.append(Finding(verdict=Verdict.HOLD, reason=blind))
+        else:
+            self._check_obedience(now)
+        if self._latch.finding is not None:
+            findings.append(self._latch.finding)
+        if not self._enabled:
+            findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
+        findings.append(self._last_answer)
+        age_s = self.command_age_s(now)
+        if age_s is not None and age_s > self.config.command_age_s:
+            findings.append(
+                Finding(
+                    verdict=Verdict.HOLD,
+                    reason=f"{self._source}: no command for {age_s:.1f} s, "
+                    f"limit {self.config.command_age_s:g} s",
+                )
+            )
+        return findings
+
+    def _look(self, blind: bool, now: Instant) -> None:
+        """Joint states lost: brake at once. Seen again: the robot may be anywhere by now."""
+        if blind and not self._blind:
+            self._brake_wanted = True
+            self._sources.silence_all()
+        if self._blind and not blind:
+            self._rest_where_measured_if_apart(now)
+        self._blind = blind
+
+    def _check_obedience(self, now: Instant) -> None:
+        cause = self.joints.out_of_limits()
+        if cause:
+            self.estop(now, cause)
+            return
+        state = self.commanded(now)
+        astray = (
+            "" if state is None else self.joints.away_from(state[0], self.config.tracking_tolerance)
+        )
+        if not astray:
+            self._astray_since_s = None
+            return
+        if self._idle(now):
+            # Nothing of ours moves it: somebody else did, and may.
+            self._rest_where_measured_if_apart(now)
+            return
+        if self._astray_since_s is None:
+            self._astray_since_s = now.steady_s
+        elif now.steady_s - self._astray_since_s > self.config.tracking_time_s:
+            self.estop(now, astray)
+
+    def _idle(self, now: Instant) -> bool:
+        resting = self._motion is None or now.motion_s > self._motion.end_s + 1.0
+        age_s = self.command_age_s(now)
+        return resting and (age_s is None or age_s > self.config.command_age_s)
+
+    def _rest_where_measured_if_apart(self, now: Instant) -> None:
+        """Take the measured state for the commanded one, only where they do not belong together."""
+        if not self.joints.complete:
+            return
+        state = self.commanded(now)
+        if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
+            self._motion = JointMotion.at_rest(self.joints.position, now.motion_s)
+        self._astray_since_s = None
+
+    def _barred(self, now: Instant) -> Finding | None:
+        """Why no command at all is taken now."""
+        if self._latch.finding is not None:
+            return self._latch.finding
+        if not self._enabled:
+            return Finding(verdict=Verdict.HOLD, reason="disabled")
+        blind = self.joints.missing(now.steady_s)
+        return Finding(verdict=Verdict.HOLD, reason=blind) if blind else None
+
+    def _judge(
+        self, command: CommandedTrajectory, motion: JointMotion, now: Instant, started_s: float
+    ) -> tuple[CheckedTrajectory, Violation | None] | Violation:
+        position, velocity = state = motion.state(now.motion_s)
+        lead_s = self.config.lead_s
+        if abs(started_s) > self.config.command_age_s:
+            return Violation(
+                check="age",
+                detail=f"it starts {-started_s:+.3f} s from now by its stamp, "
+                f"limit {self.config.command_age_s:g} s",
+            )
+        read = read_trajectory(command, self.limits, longest_s=self.config.longest_command_s)
+        if isinstance(read, Violation):
+            return read
+        fresh = without_expired(
+            unwrapped(read, position, self.limits), elapsed_s=started_s, first_at_s=lead_s
+        )
+        if isinstance(fresh, Violation):
+            return fresh
+        placed = spliced(
+            with_slopes(fresh, position, velocity),
+            motion,
+            now.motion_s,
+            first_at_s=lead_s,
+            align_s=self.config.align_s,
+        )
+        trajectory = with_tail(placed, self.limits)
+        found = check_limits(trajectory, position, velocity, self.limits)
+        if found.violation is not None:
+            return found.violation
+        if found.over is None:
+            return trajectory, None
+        return self._slow_down(trajectory, state, found.slower, found.over)
+
+    def _slow_down(
+        self,
+        trajectory: CheckedTrajectory,
+        state: tuple[Floats, Floats],
+        factor: float,
+        over: Violation,
+    ) -> tuple[CheckedTrajectory, Violation] | Violation:
+        factor *= _LEAST_SLOWING
+        while factor <= self.config.slow_most:
+            candidate = slowed(trajectory, factor)
+            found = check_limits(candidate, state[0], state[1], self.limits)
+            if found.violation is not None:
+                return found.violation
+            if found.over is None:
+                return candidate, over
+            factor *= max(found.slower, 1.02)
+        return over
+
+    def _take(
+        self, trajectory: CheckedTrajectory, state: tuple[Floats, Floats], now: Instant
+    ) -> Forward:
+        self._brake_wanted = False
+        self._lay(
+            now,
+            state[0],
+            state[1],
+            trajectory.times_s,
+            trajectory.positions,
+            trajectory.velocities,
+        )
+        return Forward(
+            times_s=trajectory.times_s,
+            positions=trajectory.positions,
+            velocities=trajectory.velocities,
+        )
+
+    def _lay(
+        self,
+        now: Instant,
+        position: Floats,
+        velocity: Floats,
+        times_s: Floats,
+        positions: Floats,
+        velocities: Floats,
+    ) -> None:
+        """The commanded motion from now on, as the controller will join it to the present state."""
+        self._motion = JointMotion(
+            now.motion_s + np.concatenate([[0.0], times_s]),
+            np.concatenate([position[None, :], positions]),
+            np.concatenate([velocity[None, :], velocities]),
+        )
+
+    def _brake(self, now: Instant) -> Forward | None:
+        """The commanded motion for the lead time, then braking from there; at rest, a point that
+        holds."""
+        if self._motion is None:
+            return None
+        here, speed = self._motion.state(now.motion_s)
+        position, velocity = self._motion.state(now.motion_s + self.config.lead_s)
+        tail = braking_tail(position, velocity, self._acceleration)
+        times_s = self.config.lead_s + np.concatenate([[0.0], tail.times_s])
+        positions = np.concatenate([position[None, :], tail.positions])
+        velocities = np.concatenate([velocity[None, :], tail.velocities])
+        self._lay(now, here, speed, times_s, positions, velocities)
+        return Forward(times_s=times_s, positions=positions, velocities=velocities)
