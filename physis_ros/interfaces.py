@@ -22,7 +22,7 @@ from rclpy.qos import (
     ReliabilityPolicy,
 )
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray, String
+from std_msgs.msg import Float64MultiArray, Header, String
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
@@ -117,6 +117,9 @@ def action_chunk(
 ACTION_CHUNK = action_chunk()
 
 SAFETY_COMMAND_IN = Topic(name="safety/command_in", type=JointTrajectory, qos=reliable(1))
+SAFETY_TELEOP_IN = Topic(name="safety/teleop_in", type=JointTrajectory, qos=reliable(1))
+SAFETY_COMMANDED_STATE = Topic(name="safety/commanded_state", type=JointState, qos=reliable(1))
+SAFETY_HEARTBEAT = Topic(name="safety/heartbeat", type=Header, qos=reliable(1))
 JOINT_TRAJECTORY = Topic(
     name="joint_trajectory_controller/joint_trajectory", type=JointTrajectory, qos=reliable(1)
 )
