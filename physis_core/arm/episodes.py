@@ -5,17 +5,14 @@
 writes `DIR/episode_00000.safetensors` and so on, each complete or absent, and goes on where it
 stopped. One file holds, for T frames at `rate_hz` (time 0 = first frame):
 
-    images                uint8   [T, 64, 64, 3]  what the model sees: rendered 128 x 128,
-    `resize_rgb` joint_positions       float32 [T, 6]          rad, at the same instants as the
-    images target_positions      float32 [T, 3]          m, the ball
-    end_effector          float32 [T, 3]          m
-    expert                float32 [T, 25, 6]      rad, what the expert does FROM the state of frame
-    t:
-                                                  point k is at capture + k * 0.05 s (0 .. 1.2 s)
-    ideal                 float32 [N, 6]          rad, the joint path right above the ball, whatever
-    the
-                                                  arm does: point n is at n * 0.02 s, up to T/rate +
-                                                  1.2 s
+    images            uint8   [T, 64, 64, 3]  rendered 128 x 128, then `resize_rgb`
+    joint_positions   float32 [T, 6]          rad, at the same instants as the images
+    target_positions  float32 [T, 3]          m, the ball
+    end_effector      float32 [T, 3]          m
+    expert            float32 [T, 25, 6]      rad, what the expert does FROM the state of frame t;
+                                              point k is at capture + k * 0.05 s (0 .. 1.2 s)
+    ideal             float32 [N, 6]          rad, the joint path that keeps the goal, whatever the
+                                              arm does; point n at n * 0.02 s, up to T/rate + 1.2 s
 
 An action target for lookahead a is `expert` (or `ideal`) interpolated at capture + a + k * step.
 `expert` starts at the arm's state and closes the gap at a bounded speed: no step at the start of a
