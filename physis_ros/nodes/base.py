@@ -1,9 +1,9 @@
 """What every node of the project has: a life cycle with autostart, parameters, diagnostics, clean ends.
 
-Threads: ROS callbacks run on one executor thread; `main` keeps the main thread for signals. A node
-class gives `configure`, `activate`, `deactivate` and `cleanup`, which raise UserError where a person
-must act. With `autostart` such an error ends the process with exit code 2 and one line; without it the
-node stays unconfigured, says why on /diagnostics, and may be configured again.
+Threads: ROS callbacks run on the main thread, one at a time. A node class gives `configure`,
+`activate`, `deactivate` and `cleanup`, which raise UserError where a person must act. With `autostart`
+such an error ends the process with exit code 2 and one line; without it the node stays unconfigured,
+says why on /diagnostics, and may be configured again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
-from rclpy.task import Future
 from rclpy.timer import Timer
 
 from physis_core.types import UserError
@@ -42,6 +41,7 @@ EXIT_USER = 2
 
 _DIAGNOSTICS_PERIOD_S = 1.0
 _CLOCK_LOOK_PERIOD_S = 0.1
+_STOP_LOOK_PERIOD_S = 0.05
 _MAX_DOMAIN_ID = 232
 
 OK = DiagnosticStatus.OK
@@ -338,37 +338,23 @@ def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None =
 
 
 def _spin(node: PhysisNode[Any], stop: threading.Event) -> int:
-    executor = _new_executor()
-    executor.add_node(node)
-    failed: list[BaseException] = []
-    ended: Future[None] = Future(executor=executor)
-
-    def work() -> None:
-        try:
-            # spin() of the EventsExecutor can not be ended from another thread; this can.
-            executor.spin_until_future_complete(ended)
-        except ExternalShutdownException:
-            node.get_logger().info("the ROS context was shut down")
-        except BaseException as error:
-            traceback.print_exc()
-            failed.append(error)
-        finally:
-            stop.set()
-
     code = node.autostart()
     if code != EXIT_OK:
         return code
-    thread = threading.Thread(target=work, name="executor", daemon=True)
-    thread.start()
-    stop.wait()
-    ended.set_result(None)
-    executor.wake()
-    thread.join(timeout=5.0)
-    if thread.is_alive():
-        node.get_logger().error("a callback did not end within 5 s of the stop")
+    executor = _new_executor()
+    executor.add_node(node)
+    try:
+        # spin() of the EventsExecutor neither fires timers nor lets signal handlers run.
+        while not stop.is_set():
+            executor.spin_once(timeout_sec=_STOP_LOOK_PERIOD_S)
+    except ExternalShutdownException:
+        node.get_logger().info("the ROS context was shut down")
+    except Exception:
+        node.get_logger().fatal(f"a callback failed\n{traceback.format_exc()}")
         return EXIT_FAULT
-    executor.remove_node(node)
-    return EXIT_FAULT if failed else node._exit_code
+    finally:
+        executor.remove_node(node)
+    return node._exit_code
 
 
 def _new_executor() -> Any:
