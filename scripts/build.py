@@ -66,8 +66,8 @@ def check_machine() -> None:
             "(name another one: make build PYTHON=python3.12)"
         )
     try:
-        import ensurepip  # noqa: F401, PLC0415 - only asked whether it is there
-        import venv  # noqa: F401, PLC0415
+        import ensurepip  # noqa: F401 - only asked whether it is there
+        import venv  # noqa: F401
     except ImportError as error:
         raise BuildError("python3 cannot make environments: apt install python3-venv") from error
     missing = [tool for tool in ("gcc", "g++", "make") if shutil.which(tool) is None]

@@ -50,7 +50,7 @@ def read_report(report: Path) -> tuple[str, dict[str, str]]:
 
 
 def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
-    """Return the lock's lines: plain where all versions of Python agree, with a marker elsewhere."""
+    """Return the lock's lines: plain where all Pythons agree, with a marker elsewhere."""
     versions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for python, pins in resolved.items():
         for name, version in pins.items():

@@ -143,6 +143,17 @@ def _plain(value: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    try:
+        code = dispatch(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def dispatch(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
@@ -170,10 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"physis {verb}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0 if result.get("ok", True) else 1
 
 

@@ -1,7 +1,7 @@
 """The stack description: which nodes run together, with which parameters, and what may respawn.
 
-Read from `config/stacks/NAME.yaml`. `physis up`, `physis demo`, the launch files and the integration
-tests all start from here, so that there is one list of nodes and not four.
+Read from `config/stacks/NAME.yaml`. `physis up`, `physis demo`, the launch files and the
+integration tests all start from here, so that there is one list of nodes and not four.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class NodeSpec:
     """One node of a stack, in a process of its own.
 
     `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
-    the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides` the
-    text `{robot_file}` stands for the robot's file. When a `must_live` node ends, the stack ends.
+    the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
+    the text `{robot_file}` stands for the robot's file. When a `must_live` node ends, the stack
+    ends.
     """
 
     name: str

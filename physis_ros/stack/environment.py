@@ -29,6 +29,6 @@ def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
         result.setdefault("RMW_IMPLEMENTATION", MIDDLEWARE)
     result.setdefault("RCUTILS_LOGGING_USE_STDOUT", "1")
     result.setdefault("RCUTILS_LOGGING_BUFFERED_STREAM", "0")
-    # One thread per process unless the user says otherwise: the engine's workers are the parallelism.
+    # One thread per process unless the user says otherwise: the workers are the parallelism.
     result.setdefault("OMP_NUM_THREADS", "1")
     return result

@@ -32,8 +32,8 @@ ENGINES = ("local", "remote", "none")
 class Options:
     """What a person may choose when a stack is started.
 
-    `robot`: `sim`, or a name in `config/robots/`, or the path of such a file. `engine`: `local` runs
-    the engine here, `remote` leaves it to another host of the same ROS domain, `none` runs none.
+    `robot`: `sim`, or a name in `config/robots/`, or the path of such a file. `engine`: `local`
+    runs the engine here, `remote` leaves it to another host of the domain, `none` runs none.
     `sets`: (node, parameter, value), the strongest of all.
     """
 

@@ -6,12 +6,14 @@
                 ...
 
 One thread owns a Supervisor: it must be the thread that lives longest, because Linux ends the
-children with the thread that started them (PR_SET_PDEATHSIG). Each process leads a group of its own,
-so that Ctrl-C in a terminal reaches the supervisor alone and a signal of ours reaches grandchildren.
+children with the thread that started them (PR_SET_PDEATHSIG). Each process leads a group of its
+own, so that Ctrl-C in a terminal reaches the supervisor alone and a signal of ours reaches
+grandchildren.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
@@ -29,8 +31,8 @@ from physis_ros.stack.resolution import ProcessSpec
 EventKind = Literal["started", "line", "exited", "respawn", "failure"]
 
 PR_SET_PDEATHSIG = 1
-# A process of ours that refuses its input says so in one line and exits with this: trying the same
-# input again would be refused again.
+# A process of ours that refuses its input says so in one line and exits with this; the same
+# input would be refused again.
 BAD_INPUT_CODE = 2
 LONGEST_LINE_BYTES = 64 * 1024
 _EXIT_POLL_S = 0.05
@@ -38,7 +40,7 @@ _EXIT_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a process. `code` is that of subprocess: -9 = killed by SIGKILL."""
+    """Something that happened to a process. `code` is that of subprocess: -9 means SIGKILL."""
 
     kind: EventKind
     process: str
@@ -277,10 +279,8 @@ class Supervisor:
 
     def _kill_group(self, group: int) -> None:
         """Take away what a dead process left behind, its worker processes for instance."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._groups.discard(group)
 
 

@@ -1,0 +1,81 @@
+"""`physis doctor`: what is missing or wrong on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import physis_ros
+from physis_core.types import UserError
+from physis_ros import doctor_checks as checks
+from physis_ros.doctor_checks import Finding
+from physis_ros.stack.environment import process_environment
+
+SUMMARY = "say what is missing or wrong on this machine, and what to do about it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="leave a check out (may be repeated)",
+    )
+
+
+def lock_file() -> Path | None:
+    for part in physis_ros.__path__:
+        path = Path(part).parent / "requirements" / "lock.txt"
+        if path.is_file():
+            return path
+    return None
+
+
+def all_checks() -> dict[str, Callable[[], Finding]]:
+    """Return the checks in the order in which one depends on another."""
+    given = dict(os.environ)
+    try:
+        environment = process_environment(given)
+    except UserError:
+        # The domain check says it; the others go on without the bad value.
+        environment = process_environment({**given, "ROS_DOMAIN_ID": ""})
+    return {
+        "python": checks.python_version,
+        "packages": lambda: checks.pinned_packages(lock_file()),
+        "messages": lambda: checks.messages(environment),
+        "ros domain": lambda: checks.domain(given),
+        "middleware": lambda: checks.middleware(environment),
+        "shared memory": checks.shared_memory,
+        "dds": lambda: checks.dds(environment),
+        "rendering": lambda: checks.rendering(environment),
+        "torch": lambda: checks.torch_devices(environment),
+        "real time": checks.real_time,
+        "machine": checks.machine,
+    }
+
+
+def show(finding: Finding) -> None:
+    mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
+    print(f"{mark}  {finding.name:<14} {finding.detail}", flush=True)
+    if finding.remedy:
+        print(f"      {'':<14} -> {finding.remedy}", flush=True)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    available = all_checks()
+    for name in args.skip:
+        if name not in available:
+            raise UserError("skip", name, f"is none of {', '.join(available)}")
+    findings = []
+    for name, check in available.items():
+        if name not in args.skip:
+            findings.append(check())
+            show(findings[-1])
+    failed = [finding.name for finding in findings if finding.required and not finding.ok]
+    print(f"\n{'missing or wrong: ' + ', '.join(failed) if failed else 'this machine is ready'}")
+    return {"ok": not failed, "findings": [dataclasses.asdict(item) for item in findings]}
