@@ -26,17 +26,21 @@ import mujoco
 import numpy as np
 from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import CameraInfo, Image, JointState
+from std_msgs.msg import String
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.limits import JOINT_NAMES
 from physis_core.arm.scene import CAMERA_NAME, build_model
 from physis_core.arm.tasks import TASKS, make_task
+from physis_core.arm.urdf import urdf_text
 from physis_core.types import Array
 from physis_ros.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
+    ROBOT_DESCRIPTION,
     SIM_END_EFFECTOR,
     SIM_TARGET,
+    Topic,
     camera_info,
     camera_raw,
 )
@@ -101,7 +105,8 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         self._model: mujoco.MjModel | None = None
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._handles: list[Any] = []
+        self._publishers_made: list[Any] = []
+        self._subscription: Any = None
         self._snapshot: _Snapshot | None = None
         self._skipped_s = 0.0
         self._told_refusals = 0
@@ -112,11 +117,13 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         self._model = build_model()
         # Made and closed here as well: a machine without EGL is told so before anything runs.
         Camera(self._model, width=self.params.width, height=self.params.height).close()
-        self._joint_states = self.publisher(JOINT_STATES)
-        self._images = self.publisher(camera_raw(CAMERA_NAME))
-        self._camera_info = self.publisher(camera_info(CAMERA_NAME))
-        self._target = self.publisher(SIM_TARGET)
-        self._end_effector = self.publisher(SIM_END_EFFECTOR)
+        self._joint_states = self._make(JOINT_STATES)
+        self._images = self._make(camera_raw(CAMERA_NAME))
+        self._camera_info = self._make(camera_info(CAMERA_NAME))
+        self._target = self._make(SIM_TARGET)
+        self._end_effector = self._make(SIM_END_EFFECTOR)
+        # RViz and robot_state_publisher read the description here.
+        self._make(ROBOT_DESCRIPTION).publish(String(data=urdf_text()))
         self._subscription = self.subscribe(JOINT_TRAJECTORY, self._on_trajectory)
 
     def activate(self) -> None:
@@ -132,7 +139,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             ),
             start_s=self.steady_s(),
             tick_s=1.0 / p.controller_hz,
-            record=Path(p.record_path) / "arm.rows" if p.record_path else None,
+            record=_fresh_record(Path(p.record_path)) if p.record_path else None,
         )
         self._end.clear()
         self._threads = [
@@ -151,13 +158,17 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             self._robot.close()
 
     def cleanup(self) -> None:
-        for name in ("_joint_states", "_images", "_camera_info", "_target", "_end_effector"):
-            if hasattr(self, name):
-                self.destroy_publisher(getattr(self, name))
-                delattr(self, name)
-        if hasattr(self, "_subscription"):
+        for publisher in self._publishers_made:
+            self.destroy_publisher(publisher)
+        self._publishers_made.clear()
+        if self._subscription is not None:
             self.destroy_subscription(self._subscription)
-            del self._subscription
+            self._subscription = None
+
+    def _make(self, topic: Topic) -> Any:
+        publisher = self.publisher(topic)
+        self._publishers_made.append(publisher)
+        return publisher
 
     def diagnose(self) -> Sequence[Diagnosis]:
         robot = self._robot
@@ -290,6 +301,15 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                     last = _image(camera.render(data), snapshot.stamp_ns)
                 self._images.publish(last)
                 self._camera_info.publish(_camera_info(model, last))
+
+
+def _fresh_record(directory: Path) -> Path:
+    """Where to write; an earlier life's record moves aside, so that a restart loses nothing."""
+    path = directory / "arm.rows"
+    if path.exists():
+        count = sum(1 for _ in directory.glob("arm.*.rows"))
+        path.rename(directory / f"arm.{count + 1}.rows")
+    return path
 
 
 def _stamp(header: Any, stamp_ns: int) -> None:
