@@ -1,0 +1,65 @@
+"""Devices, the hosts that they stand in, and what a hop between two of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from physis_core.types import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """A hop costs `latency_s` plus bytes / `bandwidth_bytes_s`."""
+
+    latency_s: float
+    bandwidth_bytes_s: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.latency_s < float("inf"):
+            raise UserError("latency_s", self.latency_s, "must be finite and not negative")
+        if not self.bandwidth_bytes_s > 0.0:
+            raise UserError("bandwidth_bytes_s", self.bandwidth_bytes_s, "must be positive")
+
+    def delay_s(self, size_bytes: float) -> float:
+        return self.latency_s + size_bytes / self.bandwidth_bytes_s
+
+
+INSTANT = LinkSpec(latency_s=0.0, bandwidth_bytes_s=float("inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal devices in hosts of two link levels: `fast` inside a host, `slow` between hosts.
+
+    `memory_bytes` is what weights, KV and activations of one device may take together.
+    """
+
+    devices: int
+    memory_bytes: float
+    devices_per_host: int
+    fast: LinkSpec = INSTANT
+    slow: LinkSpec = INSTANT
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise UserError("devices", self.devices, "must be at least 1")
+        if self.devices_per_host < 1:
+            raise UserError("devices_per_host", self.devices_per_host, "must be at least 1")
+        if not self.memory_bytes > 0.0:
+            raise UserError("memory_bytes", self.memory_bytes, "must be positive")
+
+    def host_of(self, device: int) -> int:
+        return device // self.devices_per_host
+
+    def link(self, source: int, target: int) -> LinkSpec:
+        if source == target:
+            return INSTANT
+        return self.fast if self.host_of(source) == self.host_of(target) else self.slow
+
+    def hosts(self) -> Sequence[tuple[int, ...]]:
+        per = self.devices_per_host
+        return [
+            tuple(range(first, min(first + per, self.devices)))
+            for first in range(0, self.devices, per)
+        ]
