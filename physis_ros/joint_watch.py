@@ -31,6 +31,7 @@ class JointWatch:
         self._position = np.full(len(limits.names), math.nan)
         self._velocity = np.full(len(limits.names), math.nan)
         self._seen_s = [-math.inf] * len(limits.names)
+        self._stamp_ns = [0] * len(limits.names)
         self._bad = ""
 
     def see(
@@ -39,8 +40,11 @@ class JointWatch:
         positions: Sequence[float],
         velocities: Sequence[float],
         now_s: float,
+        *,
+        stamp_ns: int = 0,
     ) -> None:
-        """Take over what a message says of our joints."""
+        """Take over what a message says of our joints. A stamp that does not advance is a frozen or a
+        late message and makes nothing fresh; 0 is no stamp."""
         if len(positions) != len(names):
             self._bad = f"joint_states: {len(positions)} positions for {len(names)} names"
             return
@@ -48,6 +52,9 @@ class JointWatch:
         for place, name in enumerate(names):
             index = self._index.get(name)
             if index is None:
+                continue
+            if stamp_ns and stamp_ns <= self._stamp_ns[index]:
+                self._bad = f"joint_states: {name}: the stamp does not advance"
                 continue
             position = positions[place]
             if not math.isfinite(position):
@@ -59,6 +66,11 @@ class JointWatch:
             velocity = velocities[place] if with_velocity else math.nan
             self._velocity[index] = velocity if math.isfinite(velocity) else math.nan
             self._seen_s[index] = now_s
+            self._stamp_ns[index] = stamp_ns
+
+    def forget_stamps(self) -> None:
+        """The clock jumped: stamps may begin anew."""
+        self._stamp_ns = [0] * len(self._stamp_ns)
 
     def missing(self, now_s: float) -> str:
         """Empty where every joint is fresh, else one line that names the stalest."""

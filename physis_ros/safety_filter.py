@@ -260,6 +260,7 @@ class SafetyFilter:
 
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
         """The controller's clock moved by itself: what was forwarded is placed on the old time."""
+        self.joints.forget_stamps()
         if self._motion is None:
             return
         position, velocity = self._motion.state(now.motion_s - delta_s)

@@ -1,0 +1,491 @@
+"""buffer_node: ActionChunk in, JointTrajectory windows out, and every number of the stream.
+
+In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states` (only
+     to begin, where no safety node says so), `observation` (counted, never read).
+Out: `safety/command_in`, `stream_status`, /diagnostics.
+
+A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at least
+`lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the very point
+that is being played. Threads: everything runs on the executor's one thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sensor_msgs.msg import JointState
+
+from physis_core.types import UserError
+from physis_ros.chunk_overlap import POLICIES, Overlap
+from physis_ros.chunk_timeline import (
+    UNDERRUN_POLICIES,
+    AcceptedChunk,
+    ChunkTimeline,
+    PlayedPoint,
+    TimelineConfig,
+)
+from physis_ros.conversions.statuses import percentiles_message
+from physis_ros.conversions.trajectories import from_chunk, nanoseconds, to_trajectory
+from physis_ros.interfaces import (
+    JOINT_STATES,
+    OBSERVATION,
+    SAFETY_COMMAND_IN,
+    SAFETY_COMMANDED_STATE,
+    STREAM_STATUS,
+    action_chunk,
+)
+from physis_ros.msg import ActionChunk, StreamStatus
+from physis_ros.nodes.base import ERROR, OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
+from physis_ros.params import param
+from physis_ros.robot_files import load_robot_limits
+from physis_ros.stream_figures import ChunkStamps, StreamFigures
+from physis_ros.stream_record import StreamRecord
+
+# Without a safety node nobody says where the robot is commanded to be; measured is the next best.
+_COMMANDED_WAIT_S = 1.0
+# The plan and the commanded state differ by the way of a message; more, for so long, is another motion.
+_APART_RAD = 0.02
+_APART_S = 0.08
+_APART_TIMES = 3
+_STATE_NAMES = {
+    StreamStatus.STARTING: "starting",
+    StreamStatus.PLAYING: "playing",
+    StreamStatus.UNDERRUN: "underrun",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferParameters(BaseParameters):
+    robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
+    robot_description: str = param("", description="URDF text whose limits count as well")
+    robot_description_file: str = param("", description="URDF file whose limits count as well")
+    joint_names: tuple[str, ...] = param(
+        (), description="Commanded joints in order; empty: those of robot_file"
+    )
+    limit_share: float = param(
+        0.9,
+        description="Share of the velocity and acceleration limits that the buffer uses",
+        minimum=0.05,
+        maximum=1.0,
+    )
+    stream_id: str = param("", description="Stream that this robot plays; empty: any")
+    servo_hz: float = param(
+        100.0, description="Rate of control points", unit="Hz", minimum=10.0, maximum=1000.0
+    )
+    lead_s: float = param(
+        0.05,
+        description="A hand-over lies so far ahead; at least one controller period",
+        unit="s",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    overlap: str = param("blend", description="Where chunks overlap", choices=POLICIES)
+    fade_s: float = param(
+        0.1, description="Cross-fade of overlap: blend", unit="s", minimum=0.001, maximum=10.0
+    )
+    ensemble_decay: float = param(
+        0.5,
+        description="Weight of the n-th newest chunk is exp(-decay n) in overlap: ensemble",
+        minimum=0.0,
+        maximum=100.0,
+    )
+    correction_share: float = param(
+        0.4,
+        description="Share of the acceleration with which motion goes over to a new chunk",
+        minimum=0.05,
+        maximum=1.0,
+    )
+    underrun: str = param(
+        "brake", description="When no valid point is left", choices=UNDERRUN_POLICIES
+    )
+    coast_s: float = param(
+        0.1,
+        description="How long underrun: coast goes on before it brakes",
+        unit="s",
+        minimum=0.0,
+        maximum=2.0,
+    )
+    max_action_age_s: float = param(
+        2.0,
+        description="A point whose observation is older is not played",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    max_ahead_s: float = param(
+        5.0,
+        description="A chunk that starts further ahead is refused",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    deadline_s: float = param(
+        0.5,
+        description="DDS deadline asked of action_chunk; not below what the engine offers",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    lease_s: float = param(
+        1.0,
+        description="DDS liveliness lease asked of action_chunk; not below what is offered",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    window_chunks: int = param(
+        600, description="Chunks in the sliding window of percentiles", minimum=1, maximum=1000000
+    )
+    window_servo: int = param(
+        6000,
+        description="Servo ticks in the sliding window of percentiles",
+        minimum=1,
+        maximum=10000000,
+    )
+    rate_window_s: float = param(
+        5.0, description="Sliding window of the rates", unit="s", minimum=0.1, maximum=3600.0
+    )
+    status_hz: float = param(
+        5.0, description="Rate of stream_status", unit="Hz", minimum=0.1, maximum=100.0
+    )
+    record_path: str = param(
+        "", description="Directory for chunks.rows and servo.rows; empty: no record"
+    )
+
+
+class BufferNode(PhysisNode[BufferParameters]):
+    def __init__(self) -> None:
+        super().__init__("buffer_node", BufferParameters)
+        self._timeline: ChunkTimeline | None = None
+        self._record: StreamRecord | None = None
+        self._handles: list[Any] = []
+        self._timers: list[Any] = []
+        self._reset_state()
+
+    def _reset_state(self) -> None:
+        self._figures: StreamFigures | None = None
+        self._waiting: ChunkStamps | None = None
+        self._state = StreamStatus.STARTING
+        self._refusal = ""
+        self._last_chunk_s: float | None = None
+        self._stream_id = ""
+        self._dropped = 0
+        self._deadline_events = 0
+        self._liveliness_events = 0
+        self._commanded_heard = False
+        self._apart = 0
+        self._rebases = 0
+        self._active_since_s = 0.0
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        p = self.params
+        limits = load_robot_limits(
+            joint_names=p.joint_names,
+            robot_file=p.robot_file,
+            robot_description=p.robot_description,
+            robot_description_file=p.robot_description_file,
+        )
+        self._reset_state()
+        self._timeline = ChunkTimeline(
+            limits.scaled(p.limit_share),
+            TimelineConfig(
+                tick_s=1.0 / p.servo_hz,
+                lead_s=p.lead_s,
+                overlap=Overlap(policy=p.overlap, fade_s=p.fade_s, decay=p.ensemble_decay),
+                underrun=p.underrun,
+                coast_s=p.coast_s,
+                correction_share=p.correction_share,
+                max_age_s=p.max_action_age_s,
+                max_ahead_s=p.max_ahead_s,
+            ),
+        )
+        self._figures = StreamFigures(
+            window=p.window_chunks, servo_window=p.window_servo, rate_window_s=p.rate_window_s
+        )
+        self._joint_index = {name: index for index, name in enumerate(limits.names)}
+        self._measured = np.full(len(limits.names), np.nan)
+        if p.record_path:
+            self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
+        self._windows = self.publisher(SAFETY_COMMAND_IN)
+        self._status = self.publisher(STREAM_STATUS)
+        chunks = action_chunk(p.deadline_s, p.lease_s)
+        self._handles = [
+            self._windows,
+            self._status,
+            self.subscribe(
+                chunks, self._on_chunk, deadline=self._on_deadline, liveliness=self._on_liveliness
+            ),
+            self.subscribe(SAFETY_COMMANDED_STATE, self._on_commanded),
+            self.subscribe(JOINT_STATES, self._on_joints),
+            # Raw: an observation is counted here, not read.
+            self.create_subscription(
+                OBSERVATION.type, OBSERVATION.name, self._on_observation, OBSERVATION.qos, raw=True
+            ),
+        ]
+
+    def activate(self) -> None:
+        self._active_since_s = self.steady_s()
+        self._timers = [
+            self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
+            self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
+        ]
+        # What start-up made stays; a collector that walks through it would cost the servo tick.
+        gc.collect()
+        gc.freeze()
+
+    def deactivate(self) -> None:
+        for timer in self._timers:
+            self.destroy_timer(timer)
+        self._timers = []
+
+    def cleanup(self) -> None:
+        for handle in self._handles:
+            if hasattr(handle, "publish"):
+                self.destroy_publisher(handle)
+            else:
+                self.destroy_subscription(handle)
+        self._handles = []
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+        self._timeline = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        if self._timeline is None or self._figures is None:
+            return
+        self._timeline.clear(self.now_ns())
+        self._figures.clear()
+        self._waiting = None
+        self._active_since_s = self.steady_s()
+        self._refusal = f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations"
+
+    # Input -------------------------------------------------------------------------------------
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        timeline, figures = self._timeline, self._figures
+        wanted = self.params.stream_id
+        if not self.active or timeline is None or figures is None:
+            return
+        if wanted and message.stream_id != wanted:
+            return
+        now_ns, now_s = self.now_ns(), self.steady_s()
+        chunk, stamps = from_chunk(message)
+        self._stream_id = message.stream_id
+        if stamps.missed:
+            figures.missed()
+        outcome = timeline.offer(chunk, now_ns)
+        if isinstance(outcome, AcceptedChunk):
+            if self._waiting is not None and self._record is not None:
+                self._record.chunk(self._waiting, now_s, handoff_ns=0, accepted=True)
+            self._waiting = stamps
+            self._last_chunk_s = now_s
+            self._refusal = ""
+            figures.chunk(stamps, now_s)
+            return
+        self._dropped += 1
+        self._refusal = outcome.reason
+        if self._record is not None:
+            self._record.chunk(stamps, now_s, handoff_ns=0, accepted=False)
+        self.get_logger().warning(outcome.reason, throttle_duration_sec=1.0)
+
+    def _on_observation(self, _serialized: bytes) -> None:
+        if self._figures is not None:
+            self._figures.observation(self.steady_s())
+
+    def _on_deadline(self, event: Any) -> None:
+        self._deadline_events += int(event.total_count_change)
+
+    def _on_liveliness(self, event: Any) -> None:
+        if event.not_alive_count_change > 0 or event.alive_count_change < 0:
+            self._liveliness_events += 1
+        if event.alive_count == 0 and self._timeline is not None:
+            # The next writer is another engine process, whatever epoch it begins with.
+            self._timeline.forget_epoch()
+
+    def _on_joints(self, message: JointState) -> None:
+        for place, name in enumerate(message.name):
+            index = self._joint_index.get(name)
+            if index is not None and place < len(message.position):
+                self._measured[index] = message.position[place]
+
+    def _on_commanded(self, message: JointState) -> None:
+        """Follow where the safety node really commands the robot, if that is not our plan."""
+        timeline = self._timeline
+        if not self.active or timeline is None:
+            return
+        stamp_ns, now_ns = nanoseconds(message.header.stamp), self.now_ns()
+        place = {name: index for index, name in enumerate(message.name)}
+        if any(name not in place for name in timeline.limits.names):
+            return
+        order = [place[name] for name in timeline.limits.names]
+        position = np.asarray(message.position, dtype=np.float64)[order]
+        velocity = np.asarray(message.velocity, dtype=np.float64)[order]
+        self._commanded_heard = True
+        if timeline.started:
+            planned = timeline.point(min(stamp_ns, now_ns))
+            apart = np.abs(planned.position - position)
+            near = apart <= _APART_RAD + _APART_S * np.maximum(
+                np.abs(velocity), np.abs(planned.velocity)
+            )
+            self._apart = 0 if near.all() else self._apart + 1
+            if self._apart < _APART_TIMES:
+                return
+            self._rebases += 1
+        self._apart = 0
+        behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
+        timeline.rebase(position + behind_s * velocity, velocity, now_ns)
+        self._waiting = None
+
+    # Work --------------------------------------------------------------------------------------
+
+    def _servo_tick(self) -> None:
+        timeline, figures = self._timeline, self._figures
+        if timeline is None or figures is None:
+            return
+        now_ns, now_s = self.now_ns(), self.steady_s()
+        if not timeline.started and not self._begin_from_measured(timeline, now_ns, now_s):
+            return
+        point = timeline.point(now_ns)
+        self._account(point, figures, now_s)
+        if self._record is not None:
+            self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
+        if self._waiting is not None:
+            self._hand_off(timeline, figures, self._waiting)
+            self._waiting = None
+
+    def _begin_from_measured(self, timeline: ChunkTimeline, now_ns: int, now_s: float) -> bool:
+        waited = now_s - self._active_since_s > _COMMANDED_WAIT_S
+        if self._commanded_heard or not waited or not np.isfinite(self._measured).all():
+            return False
+        timeline.rebase(self._measured, np.zeros_like(self._measured), now_ns)
+        return True
+
+    def _account(self, point: PlayedPoint, figures: StreamFigures, now_s: float) -> None:
+        if point.valid:
+            self._state = StreamStatus.PLAYING
+            figures.played(point.age_s, now_s)
+        elif self._state != StreamStatus.STARTING:
+            self._state = StreamStatus.UNDERRUN
+            figures.underrun()
+
+    def _hand_off(
+        self, timeline: ChunkTimeline, figures: StreamFigures, stamps: ChunkStamps
+    ) -> None:
+        window = timeline.window(self.now_ns())
+        self._windows.publish(
+            to_trajectory(
+                timeline.limits.names, window.times_s, window.positions, window.velocities
+            )
+        )
+        handoff_ns = self.now_ns()
+        figures.handed_off(stamps, handoff_ns)
+        if self._record is not None:
+            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
+
+    # Output ------------------------------------------------------------------------------------
+
+    def _reason(self) -> str:
+        if self._state == StreamStatus.PLAYING:
+            return ""
+        if self._timeline is None or not self._timeline.started:
+            return "waiting for safety/commanded_state or joint_states"
+        if self._refusal:
+            return self._refusal
+        if self._last_chunk_s is None:
+            return "no chunk yet"
+        return f"no chunk for {self.steady_s() - self._last_chunk_s:.1f} s"
+
+    def _publish_status(self) -> None:
+        timeline, figures = self._timeline, self._figures
+        if timeline is None or figures is None:
+            return
+        now_ns = self.now_ns()
+        seen = figures.snapshot(self.steady_s())
+        message = StreamStatus(
+            stream_id=self._stream_id,
+            epoch=timeline.epoch,
+            state=self._state,
+            reason=self._reason(),
+            clock_suspect=seen.clock_suspect,
+            sensor_hz=seen.sensor_hz,
+            replan_hz=seen.replan_hz,
+            chunk_hz=seen.chunk_hz,
+            servo_hz=seen.servo_hz,
+            depth_s=timeline.depth_s(now_ns),
+            chunks=timeline.counts.accepted,
+            dropped=self._dropped,
+            gaps=timeline.counts.gaps,
+            deadline_misses=figures.deadline_misses,
+            underruns=figures.underruns,
+            qos_deadline_events=self._deadline_events,
+            qos_liveliness_events=self._liveliness_events,
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        for field in (
+            "output_interval_ms",
+            "response_latency_ms",
+            "action_age_handoff_ms",
+            "action_age_servo_ms",
+            "capture_ms",
+            "queue_ms",
+            "response_ms",
+            "handoff_ms",
+        ):
+            setattr(message, field, percentiles_message(getattr(seen, field)))
+        self._status.publish(message)
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        timeline, figures = self._timeline, self._figures
+        if timeline is None or figures is None:
+            return ()
+        seen = figures.snapshot(self.steady_s())
+        level = OK if self._state == StreamStatus.PLAYING else WARN
+        if self._state == StreamStatus.UNDERRUN and timeline.depth_s(self.now_ns()) == 0.0:
+            level = ERROR
+        values: dict[str, object] = {
+            "stream_id": self._stream_id,
+            "epoch": timeline.epoch,
+            "chunks": timeline.counts.accepted,
+            "dropped": self._dropped,
+            "wholly late": timeline.counts.late,
+            "gaps": timeline.counts.gaps,
+            "deadline misses": figures.deadline_misses,
+            "underruns": figures.underruns,
+            "rebases on the commanded state": self._rebases,
+            "DDS deadline events": self._deadline_events,
+            "DDS liveliness events": self._liveliness_events,
+            "depth [s]": f"{timeline.depth_s(self.now_ns()):.3f}",
+            "rates [Hz]": f"sensor {seen.sensor_hz:.1f}, replan {seen.replan_hz:.1f}, "
+            f"chunk {seen.chunk_hz:.1f}, servo {seen.servo_hz:.1f}",
+        }
+        for name, found in (
+            ("output interval", seen.output_interval_ms),
+            ("response latency", seen.response_latency_ms),
+            ("action age at hand-off", seen.action_age_handoff_ms),
+            ("action age at servo tick", seen.action_age_servo_ms),
+            ("capture", seen.capture_ms),
+            ("queue", seen.queue_ms),
+            ("handoff", seen.handoff_ms),
+        ):
+            values[f"{name} [ms]"] = (
+                f"p50 {found.p50:.1f}, p99 {found.p99:.1f}, p99.9 {found.p999:.1f}, "
+                f"max {found.max:.1f}, n {found.n}"
+            )
+        message = self._reason() or _STATE_NAMES[self._state]
+        return (Diagnosis(part="stream", level=level, message=message, values=values),)
+
+    def validate_parameters(self, new: BufferParameters) -> None:
+        if new.lead_s < 1.0 / new.servo_hz:
+            raise UserError("lead_s", new.lead_s, f"below one servo period at {new.servo_hz:g} Hz")
+
+
+if __name__ == "__main__":
+    sys.exit(main(BufferNode))

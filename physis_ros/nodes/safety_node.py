@@ -1,0 +1,499 @@
+"""safety_node: judges every trajectory for the robot, and brakes when anything is missing.
+
+In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`.
+Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
+     `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
+Services: `~/estop`, `~/reset`, `~/enable`.
+
+THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be late.
+Keep a hardware emergency stop within reach, and the robot's own limits configured.
+
+Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that a
+trajectory controller brings the robot to rest even when this process is gone. A forward position
+controller cannot do that: without this process it holds its last point at once.
+Threads: everything runs on the executor's one thread, whose priority is real-time where granted.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray, Header
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from physis_core.types import UserError
+from physis_ros.command_sources import Source
+from physis_ros.conversions.statuses import percentiles_message
+from physis_ros.conversions.trajectories import from_trajectory, nanoseconds, to_trajectory
+from physis_ros.interfaces import (
+    ENABLE,
+    ESTOP,
+    FORWARD_POSITION,
+    JOINT_STATES,
+    JOINT_TRAJECTORY,
+    RESET,
+    SAFETY_COMMAND_IN,
+    SAFETY_COMMANDED_STATE,
+    SAFETY_HEARTBEAT,
+    SAFETY_STATUS,
+    SAFETY_TELEOP_IN,
+)
+from physis_ros.loop_timing import LoopTiming
+from physis_ros.msg import SafetyStatus
+from physis_ros.nodes.base import ERROR, OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
+from physis_ros.params import param
+from physis_ros.realtime import ask_realtime
+from physis_ros.robot_files import load_robot_limits
+from physis_ros.safety_filter import Forward, Instant, SafetyConfig, SafetyFilter
+from physis_ros.safety_verdict import FINE, Finding, Verdict
+
+OUTPUTS = ("trajectory", "position")
+STARTS = ("stamped", "immediate")
+# A stamped trajectory's first point has to lie after its start.
+_FIRST_OFFSET_S = 0.001
+_LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyParameters(BaseParameters):
+    robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
+    robot_description: str = param("", description="URDF text whose limits count as well")
+    robot_description_file: str = param("", description="URDF file whose limits count as well")
+    joint_names: tuple[str, ...] = param(
+        (), description="Commanded joints in order; empty: those of robot_file"
+    )
+    rate_hz: float = param(
+        200.0, description="Rate of the safety loop", unit="Hz", minimum=10.0, maximum=1000.0
+    )
+    output: str = param(
+        "trajectory",
+        description="trajectory for a joint_trajectory_controller (ends in a braking tail), "
+        "position for a forward_position_controller (no tail without this process)",
+        choices=OUTPUTS,
+    )
+    forward_start: str = param(
+        "stamped",
+        description="stamped: the first point has its exact time (clocks must agree); "
+        "immediate: stamp 0, it starts on arrival",
+        choices=STARTS,
+    )
+    lead_s: float = param(
+        0.02,
+        description="First forwarded point lies so far ahead: a controller period and the way",
+        unit="s",
+        minimum=0.002,
+        maximum=0.5,
+    )
+    joint_state_timeout_s: float = param(
+        0.1,
+        description="Older joint states make it brake and hold",
+        unit="s",
+        minimum=0.005,
+        maximum=10.0,
+    )
+    command_age_s: float = param(
+        0.5,
+        description="Without a command for so long the verdict is HOLD; also the largest "
+        "distance of a command's stamp from now",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    longest_command_s: float = param(
+        30.0, description="Longest accepted trajectory", unit="s", minimum=0.1, maximum=3600.0
+    )
+    align_s: float = param(
+        0.05,
+        description="A command may be moved so far in time to continue the motion under way",
+        unit="s",
+        minimum=0.0,
+        maximum=0.5,
+    )
+    slow_most: float = param(
+        1.2,
+        description="A command that is too fast is stretched by at most this factor",
+        minimum=1.0,
+        maximum=10.0,
+    )
+    tracking_tolerance: float = param(
+        0.35,
+        description="Measured joint further from the commanded state means STOP",
+        unit="rad",
+        minimum=0.001,
+        maximum=10.0,
+    )
+    tracking_time_s: float = param(
+        0.25,
+        description="tracking_tolerance must be passed for so long",
+        unit="s",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    reset_cooldown_s: float = param(
+        1.0,
+        description="A reset is refused so long after the last cause of a STOP",
+        unit="s",
+        minimum=0.0,
+        maximum=600.0,
+    )
+    enabled_at_start: bool = param(True, description="False: commands pass only after ~/enable")
+    model_timeout_s: float = param(
+        0.5,
+        description="The model no longer holds the robot after so long a silence",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    teleop_timeout_s: float = param(
+        0.5,
+        description="A teleoperator no longer holds the robot after so long a silence",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    realtime_priority: int = param(
+        50, description="SCHED_FIFO priority that is asked for; 0: none", minimum=0, maximum=98
+    )
+    status_hz: float = param(
+        20.0,
+        description="Rate of safety_status and safety/heartbeat; a change is published at once",
+        unit="Hz",
+        minimum=0.5,
+        maximum=200.0,
+    )
+    commanded_hz: float = param(
+        50.0,
+        description="Rate of safety/commanded_state",
+        unit="Hz",
+        minimum=1.0,
+        maximum=1000.0,
+    )
+    jitter_window: int = param(
+        12000,
+        description="Ticks in the sliding window of loop jitter",
+        minimum=10,
+        maximum=10000000,
+    )
+
+
+class SafetyNode(PhysisNode[SafetyParameters]):
+    def __init__(self) -> None:
+        super().__init__("safety_node", SafetyParameters)
+        self._filter: SafetyFilter | None = None
+        self._timing: LoopTiming | None = None
+        self._handles: list[Any] = []
+        self._services: list[Any] = []
+        self._timers: list[Any] = []
+        self._finding: Finding = FINE
+        self._ticks = 0
+        self._instant_ns = 0
+        self._realtime = False
+        self._realtime_reason = ""
+        self._simulated = bool(self.get_parameter("use_sim_time").value)
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        p = self.params
+        limits = load_robot_limits(
+            joint_names=p.joint_names,
+            robot_file=p.robot_file,
+            robot_description=p.robot_description,
+            robot_description_file=p.robot_description_file,
+        )
+        self._filter = SafetyFilter(
+            limits,
+            SafetyConfig(
+                lead_s=p.lead_s,
+                joint_state_timeout_s=p.joint_state_timeout_s,
+                command_age_s=p.command_age_s,
+                longest_command_s=p.longest_command_s,
+                align_s=p.align_s,
+                slow_most=p.slow_most,
+                tracking_tolerance=p.tracking_tolerance,
+                tracking_time_s=p.tracking_time_s,
+                reset_cooldown_s=p.reset_cooldown_s,
+                enabled=p.enabled_at_start,
+                sources={
+                    "teleop": Source(priority=10, timeout_s=p.teleop_timeout_s),
+                    "model": Source(priority=0, timeout_s=p.model_timeout_s),
+                },
+            ),
+        )
+        self._finding = Finding(verdict=Verdict.HOLD, reason="starting")
+        self._robot = self.publisher(
+            JOINT_TRAJECTORY if p.output == "trajectory" else FORWARD_POSITION
+        )
+        self._status = self.publisher(SAFETY_STATUS)
+        self._commanded = self.publisher(SAFETY_COMMANDED_STATE)
+        self._heartbeat = self.publisher(SAFETY_HEARTBEAT)
+        self._handles = [
+            self._robot,
+            self._status,
+            self._commanded,
+            self._heartbeat,
+            self.subscribe(JOINT_STATES, self._on_joints),
+            self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
+            self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
+        ]
+        self._services = [
+            self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
+            self.create_service(RESET.type, RESET.name, self._on_reset),
+            self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
+        ]
+        if p.realtime_priority > 0:
+            self._realtime_reason = ask_realtime(p.realtime_priority)
+            self._realtime = not self._realtime_reason
+            if self._realtime_reason:
+                self.get_logger().warning(self._realtime_reason)
+        else:
+            self._realtime_reason = "realtime_priority is 0"
+        self.get_logger().info(
+            "not a certified safety function: keep a hardware emergency stop within reach"
+        )
+
+    def activate(self) -> None:
+        p = self.params
+        self._timing = LoopTiming(period_s=1.0 / p.rate_hz, window=p.jitter_window)
+        self._every_status = max(1, round(p.rate_hz / p.status_hz))
+        self._every_commanded = max(1, round(p.rate_hz / p.commanded_hz))
+        self._timers = [self.steady_timer(1.0 / p.rate_hz, self._tick)]
+        # What start-up made stays; a collector that walks through it would cost a tick.
+        gc.collect()
+        gc.freeze()
+
+    def deactivate(self) -> None:
+        for timer in self._timers:
+            self.destroy_timer(timer)
+        self._timers = []
+        if self._filter is not None:
+            self._filter.enable(False)
+            self._send(self._filter.tick(self._instant()).forward)
+            self._filter.enable(self.params.enabled_at_start)
+
+    def cleanup(self) -> None:
+        for handle in self._handles:
+            if hasattr(handle, "publish"):
+                self.destroy_publisher(handle)
+            else:
+                self.destroy_subscription(handle)
+        for service in self._services:
+            self.destroy_service(service)
+        self._handles, self._services = [], []
+        self._filter = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        # Without simulated time the controller's progress is counted on the steady clock.
+        if self._filter is not None and self._simulated:
+            self._filter.clock_jumped(self._instant(), delta_s=delta_s)
+        elif self._filter is not None:
+            self._filter.joints.forget_stamps()
+
+    # Input -------------------------------------------------------------------------------------
+
+    def _on_joints(self, message: JointState) -> None:
+        if self._filter is not None:
+            self._filter.joints.see(
+                message.name,
+                message.position,
+                message.velocity,
+                self.steady_s(),
+                stamp_ns=nanoseconds(message.header.stamp),
+            )
+
+    def _on_command(self, message: JointTrajectory, source: str) -> None:
+        judge = self._filter
+        if judge is None or not self.active:
+            return
+        stamp_ns = nanoseconds(message.header.stamp)
+        started_s = (self.now_ns() - stamp_ns) * 1e-9 if stamp_ns else 0.0
+        offered = judge.offer(
+            from_trajectory(message), source, self._instant(), started_s=started_s
+        )
+        self._send(offered.forward)
+        if offered.forward is None:
+            self.get_logger().warning(offered.finding.reason, throttle_duration_sec=1.0)
+
+    def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._filter is None:
+            response.success, response.message = False, "not configured"
+            return response
+        self._filter.estop(self._instant())
+        self._tick_now()
+        response.success, response.message = True, "STOP is latched; ~/reset opens it"
+        return response
+
+    def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._filter is None:
+            response.success, response.message = False, "not configured"
+            return response
+        answer = self._filter.reset(self._instant())
+        response.success, response.message = answer.done, answer.reason
+        self._tick_now()
+        return response
+
+    def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        if self._filter is None:
+            response.success, response.message = False, "not configured"
+            return response
+        self._filter.enable(bool(request.data))
+        self._tick_now()
+        response.success = True
+        response.message = "enabled" if request.data else "disabled; braking"
+        return response
+
+    # The loop ----------------------------------------------------------------------------------
+
+    def _instant(self) -> Instant:
+        steady_s = self.steady_s()
+        self._instant_ns = self.now_ns()
+        motion_s = self._instant_ns * 1e-9 if self._simulated else steady_s
+        return Instant(steady_s=steady_s, motion_s=motion_s)
+
+    def _tick(self) -> None:
+        assert self._timing is not None
+        self._timing.tick(self.steady_s())
+        self._ticks += 1
+        self._tick_now()
+        if self._ticks % self._every_commanded == 0:
+            self._publish_commanded()
+        if self._ticks % self._every_status == 0:
+            self._publish_status()
+            self._heartbeat.publish(Header(stamp=self.get_clock().now().to_msg()))
+
+    def _tick_now(self) -> None:
+        judge = self._filter
+        if judge is None:
+            return
+        now = self._instant()
+        done = judge.tick(now)
+        self._send(done.forward)
+        if self.params.output == "position":
+            self._send_position(now)
+        changed = done.finding.verdict != self._finding.verdict
+        self._finding = done.finding
+        if changed:
+            self._log_change(done.finding)
+            self._publish_status()
+
+    def _log_change(self, finding: Finding) -> None:
+        line = f"{finding.verdict.name}: {finding.reason}" if finding.reason else "OK"
+        if finding.verdict >= Verdict.HOLD:
+            self.get_logger().warning(line)
+        else:
+            self.get_logger().info(line)
+
+    # Output ------------------------------------------------------------------------------------
+
+    def _send(self, forward: Forward | None) -> None:
+        if forward is None or self._filter is None or self.params.output != "trajectory":
+            return
+        start_ns, times_s = 0, forward.times_s
+        if self.params.forward_start == "stamped":
+            before_first_s = float(times_s[0]) - _FIRST_OFFSET_S
+            # Times count from the instant that was judged, not from the end of judging.
+            start_ns = self._instant_ns + round(before_first_s * 1e9)
+            times_s = times_s - before_first_s
+        self._robot.publish(
+            to_trajectory(
+                self._filter.limits.names,
+                times_s,
+                forward.positions,
+                forward.velocities,
+                start_ns=start_ns,
+            )
+        )
+
+    def _send_position(self, now: Instant) -> None:
+        state = None if self._filter is None else self._filter.commanded(now)
+        if state is not None:
+            self._robot.publish(Float64MultiArray(data=state[0].tolist()))
+
+    def _publish_commanded(self) -> None:
+        judge = self._filter
+        state = None if judge is None else judge.commanded(self._instant())
+        if judge is None or state is None:
+            return
+        message = JointState(
+            name=list(judge.limits.names), position=state[0].tolist(), velocity=state[1].tolist()
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._commanded.publish(message)
+
+    def _publish_status(self) -> None:
+        judge, timing = self._filter, self._timing
+        if judge is None:
+            return
+        age_s = judge.command_age_s(self._instant())
+        message = SafetyStatus(
+            verdict=int(self._finding.verdict),
+            reason=self._finding.reason,
+            latched=judge.latched,
+            enabled=judge.enabled,
+            source=judge.source,
+            accepted=judge.counts.accepted,
+            limited=judge.counts.limited,
+            rejected=judge.counts.rejected,
+            trips=judge.counts.trips,
+            command_age_ms=math.nan if age_s is None else age_s * 1e3,
+            realtime=self._realtime,
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        if timing is not None:
+            message.loop_jitter_ms = percentiles_message(timing.jitter_ms())
+            message.lost_ticks = timing.lost
+        self._status.publish(message)
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        judge, timing = self._filter, self._timing
+        if judge is None or timing is None:
+            return ()
+        jitter = timing.jitter_ms()
+        realtime = "granted" if self._realtime else self._realtime_reason
+        return (
+            Diagnosis(
+                part="verdict",
+                level=_LEVELS[self._finding.verdict],
+                message=f"{self._finding.verdict.name}: {self._finding.reason}".rstrip(": "),
+                values={
+                    "certified": "no: keep a hardware emergency stop",
+                    "latched": judge.latched,
+                    "enabled": judge.enabled,
+                    "source": judge.source,
+                    "accepted": judge.counts.accepted,
+                    "limited": judge.counts.limited,
+                    "rejected": judge.counts.rejected,
+                    "pre-empted": judge.counts.preempted,
+                    "trips": judge.counts.trips,
+                },
+            ),
+            Diagnosis(
+                part="loop",
+                level=OK if self._realtime else WARN,
+                message=f"real-time priority: {realtime}",
+                values={
+                    "rate [Hz]": self.params.rate_hz,
+                    "jitter [ms]": f"p50 {jitter.p50:.3f}, p99 {jitter.p99:.3f}, "
+                    f"p99.9 {jitter.p999:.3f}, max {jitter.max:.3f}, n {jitter.n}",
+                    "ticks": timing.ticks,
+                    "lost ticks": timing.lost,
+                },
+            ),
+        )
+
+    def validate_parameters(self, new: SafetyParameters) -> None:
+        if new.joint_state_timeout_s < 1.0 / new.rate_hz:
+            raise UserError(
+                "joint_state_timeout_s", new.joint_state_timeout_s, "below one period of rate_hz"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main(SafetyNode))

@@ -1,0 +1,152 @@
+"""What the buffer measures of its stream: interval, latency, the four parts of age, and four rates.
+
+None stands for another: output interval is between chunks, response latency is through the engine, and
+action age is from the sensor to the robot. All percentiles are over the samples of a sliding window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from physis_core.observe.percentiles import SlidingWindow
+from physis_core.types import Percentiles
+
+_MS_PER_NS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkStamps:
+    """Stamps of one chunk, nanoseconds of ROS time; `deadline_ns` is its planned delivery."""
+
+    epoch: int
+    chunk_id: int
+    capture_oldest_ns: int
+    capture_newest_ns: int
+    receipt_ns: int
+    entry_ns: int
+    exit_ns: int
+    deadline_ns: int
+    start_ns: int
+    missed: bool
+    clock_suspect: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSnapshot:
+    """All figures at one moment; milliseconds and hertz."""
+
+    output_interval_ms: Percentiles
+    response_latency_ms: Percentiles
+    action_age_handoff_ms: Percentiles
+    action_age_servo_ms: Percentiles
+    capture_ms: Percentiles
+    queue_ms: Percentiles
+    response_ms: Percentiles
+    handoff_ms: Percentiles
+    sensor_hz: float
+    replan_hz: float
+    chunk_hz: float
+    servo_hz: float
+    clock_suspect: bool
+
+
+class EventRate:
+    """Events per second over a sliding window of seconds; bounded memory. Times are steady."""
+
+    def __init__(self, *, window_s: float, capacity: int) -> None:
+        self._window_s = window_s
+        self._times_s: deque[float] = deque(maxlen=capacity)
+
+    def event(self, now_s: float) -> None:
+        self._times_s.append(now_s)
+
+    def hz(self, now_s: float) -> float:
+        while self._times_s and now_s - self._times_s[0] > self._window_s:
+            self._times_s.popleft()
+        if len(self._times_s) < 2:
+            return 0.0
+        # Up to now, not up to the last event: a stream that fell silent slows down at once.
+        span_s = now_s - self._times_s[0]
+        return (len(self._times_s) - 1) / span_s if span_s > 0.0 else 0.0
+
+
+class StreamFigures:
+    """Not thread safe: one owner. `window`: samples of chunks; `servo_window`: samples of ticks."""
+
+    def __init__(self, *, window: int, servo_window: int, rate_window_s: float) -> None:
+        self._interval = SlidingWindow(window)
+        self._response = SlidingWindow(window)
+        self._capture = SlidingWindow(window)
+        self._queue = SlidingWindow(window)
+        self._handoff = SlidingWindow(window)
+        self._age_handoff = SlidingWindow(window)
+        self._age_servo = SlidingWindow(servo_window)
+        self._sensor, self._replan, self._chunk, self._servo = (
+            EventRate(window_s=rate_window_s, capacity=capacity)
+            for capacity in (10_000, 10_000, 10_000, servo_window)
+        )
+        self._last: ChunkStamps | None = None
+        self._newest_capture_ns = 0
+        self.deadline_misses = 0
+        self.underruns = 0
+
+    def observation(self, now_s: float) -> None:
+        self._sensor.event(now_s)
+
+    def chunk(self, stamps: ChunkStamps, now_s: float) -> None:
+        """An accepted chunk."""
+        last = self._last
+        if last is not None and last.epoch == stamps.epoch:
+            self._interval.add((stamps.exit_ns - last.exit_ns) * _MS_PER_NS)
+        self._last = stamps
+        self._response.add((stamps.exit_ns - stamps.entry_ns) * _MS_PER_NS)
+        self._capture.add((stamps.receipt_ns - stamps.capture_oldest_ns) * _MS_PER_NS)
+        self._queue.add((stamps.entry_ns - stamps.receipt_ns) * _MS_PER_NS)
+        self._chunk.event(now_s)
+        if stamps.capture_newest_ns > self._newest_capture_ns:
+            self._newest_capture_ns = stamps.capture_newest_ns
+            self._replan.event(now_s)
+
+    def missed(self) -> None:
+        """A chunk, accepted or not, that was finished after its deadline."""
+        self.deadline_misses += 1
+
+    def handed_off(self, stamps: ChunkStamps, now_ns: int) -> None:
+        """The command that plays this chunk left for the robot at `now_ns` of ROS time."""
+        self._handoff.add((now_ns - stamps.exit_ns) * _MS_PER_NS)
+        self._age_handoff.add((now_ns - stamps.capture_oldest_ns) * _MS_PER_NS)
+
+    def played(self, age_s: float, now_s: float) -> None:
+        """A servo tick with a valid point of this age."""
+        self._age_servo.add(age_s * 1e3)
+        self._servo.event(now_s)
+
+    def underrun(self) -> None:
+        """A servo tick without one."""
+        self.underruns += 1
+
+    def clear(self) -> None:
+        """After a clock jump: intervals across it mean nothing."""
+        self._last = None
+        self._newest_capture_ns = 0
+
+    def snapshot(self, now_s: float) -> StreamSnapshot:
+        response = self._response.percentiles()
+        return StreamSnapshot(
+            output_interval_ms=self._interval.percentiles(),
+            response_latency_ms=response,
+            action_age_handoff_ms=self._age_handoff.percentiles(),
+            action_age_servo_ms=self._age_servo.percentiles(),
+            capture_ms=self._capture.percentiles(),
+            queue_ms=self._queue.percentiles(),
+            # The part of the age and the latency are one quantity where the age counts from the
+            # oldest observation, which is the one whose entry the chunk carries.
+            response_ms=response,
+            handoff_ms=self._handoff.percentiles(),
+            sensor_hz=self._sensor.hz(now_s),
+            replan_hz=self._replan.hz(now_s),
+            chunk_hz=self._chunk.hz(now_s),
+            servo_hz=self._servo.hz(now_s),
+            clock_suspect=False if self._last is None else self._last.clock_suspect,
+        )
