@@ -15,6 +15,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+# Messages carry whole nanoseconds; points closer than this would be lost in rounding.
+_LEAST_STEP_S = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
@@ -65,7 +68,7 @@ def braking_tail(
         )
     if synchronised:
         stop_s = np.where(speed > 0.0, longest_s, 0.0)
-    times = _distinct(stop_s[stop_s > 0.0])
+    times = _distinct(np.maximum(stop_s[stop_s > 0.0], _LEAST_STEP_S))
     if step_s is not None:
         times = _distinct(np.concatenate([times, np.arange(step_s, longest_s, step_s)]))
     deceleration = np.divide(velocity, stop_s, out=np.zeros(joints), where=stop_s > 0.0)
@@ -80,5 +83,5 @@ def braking_tail(
 def _distinct(times_s: Floats) -> Floats:
     """Sorted, without neighbours closer than a microsecond; the last is always kept."""
     ordered = np.unique(times_s)
-    keep = np.append(np.diff(ordered) > 1e-6, True)
+    keep = np.append(np.diff(ordered) > _LEAST_STEP_S, True)
     return np.asarray(ordered[keep])
