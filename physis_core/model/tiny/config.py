@@ -30,7 +30,8 @@ class TinyConfig:
     by `position_mean` and `position_std`. `action_reference` says what the network's action output
     is added to: the observed joints (so that it predicts a displacement) or the mean.
     `image_size` is (height, width). `grid` x `grid` tokens of an image keep its layout and one more
-    holds `keypoints` places that the network finds in it.
+    holds `keypoints` places that the network finds in it; `image_channels` is the first width of
+    the convolutions.
     """
 
     joint_names: tuple[str, ...]
@@ -49,17 +50,27 @@ class TinyConfig:
     steps: int = 4
     shift: float = 5.0
     blocks: int = 4
-    dim: int = 128
+    dim: int = 96
     heads: int = 4
-    ffn: int = 512
-    grid: int = 4
+    ffn: int = 384
+    grid: int = 2
     keypoints: int = 16
+    image_channels: int = 16
     kv: KVMode = "noisy"
     window_chunks: int = 8
     sink_chunks: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("action_steps", "blocks", "dim", "heads", "ffn", "grid", "keypoints"):
+        for name in (
+            "action_steps",
+            "blocks",
+            "dim",
+            "heads",
+            "ffn",
+            "grid",
+            "keypoints",
+            "image_channels",
+        ):
             if getattr(self, name) < 1:
                 raise UserError(name, getattr(self, name), "must be at least 1")
         if self.dim % (2 * self.heads):

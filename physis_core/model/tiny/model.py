@@ -107,8 +107,7 @@ class TinyModel:
     def finish(self, latent: Payload) -> Mapping[str, Tensor]:
         network = self.network
         outputs = {
-            part.name: x
-            for part, x in zip(self.config.parts, latent[: self._parts], strict=True)
+            part.name: x for part, x in zip(self.config.parts, latent[: self._parts], strict=True)
         }
         outputs["action"] = outputs["action"] * network.position_std + network.position_mean
         return outputs

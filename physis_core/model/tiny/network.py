@@ -16,7 +16,6 @@ from physis_core.model.rope import ChunkRope, apply_rope
 from physis_core.model.tiny.config import TinyConfig
 
 LEVEL_FREQUENCIES = 16
-STEM_CHANNELS = 32
 ROPE_THETA = 100.0
 """A window is some ten chunks long, so a short base keeps every frequency in use."""
 
@@ -27,14 +26,14 @@ class ImageEncoder(nn.Module):
     def __init__(self, config: TinyConfig) -> None:
         super().__init__()
         self._grid = config.grid
-        wide = 2 * STEM_CHANNELS
-        self.stem = nn.Conv2d(3, STEM_CHANNELS, 5, stride=2, padding=2)
-        self.detail = nn.Conv2d(STEM_CHANNELS, STEM_CHANNELS, 3, padding=1)
-        self.down1 = nn.Conv2d(STEM_CHANNELS, wide, 3, stride=2, padding=1)
+        narrow, wide = config.image_channels, 2 * config.image_channels
+        self.stem = nn.Conv2d(3, narrow, 5, stride=2, padding=2)
+        self.detail = nn.Conv2d(narrow, narrow, 3, padding=1)
+        self.down1 = nn.Conv2d(narrow, wide, 3, stride=2, padding=1)
         self.down2 = nn.Conv2d(wide, wide, 3, stride=2, padding=1)
         self.down3 = nn.Conv2d(wide, wide, 3, stride=2, padding=1)
         self.grid_out = nn.Linear(wide, config.dim)
-        self.heat = nn.Conv2d(STEM_CHANNELS, config.keypoints, 1)
+        self.heat = nn.Conv2d(narrow, config.keypoints, 1)
         self.keypoint_out = nn.Sequential(
             nn.Linear(5 * config.keypoints, config.dim),
             nn.GELU(),

@@ -1,0 +1,1 @@
+"""Training of physis-tiny and its fast evaluation in closed loop."""

@@ -1,0 +1,82 @@
+"""What training minimises: the error of the clean prediction, at the noise levels met online."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from physis_core.learn.dataset import SequenceBatch
+from physis_core.model.tiny.network import TinyNetwork
+from physis_core.types import Array
+
+LOCATE_WEIGHT = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    action: Tensor
+    """Mean square, in units of the joints' standard deviations."""
+    locate: Tensor
+    """Mean square of the ball's place read from one image, in units of its standard deviation."""
+
+    @property
+    def total(self) -> Tensor:
+        return self.action + LOCATE_WEIGHT * self.locate
+
+
+class Locator(nn.Module):
+    """A linear probe that reads the ball's place from one chunk's image tokens.
+
+    It only helps training: its gradient teaches the image encoder where the ball is before the
+    transformer has learned to use it. It is no part of the checkpoint.
+    """
+
+    def __init__(self, network: TinyNetwork, mean: Array, std: Array) -> None:
+        super().__init__()
+        config = network.config
+        self.read = nn.Linear((config.condition_tokens - 1) * config.dim, 3)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32), persistent=False)
+
+    def forward(self, condition: Tensor, targets: Tensor) -> Tensor:
+        """condition [M, C, dim], targets [M, 3] m -> mean square error, normalised."""
+        image_tokens = condition[:, :-1].flatten(1)
+        error: Tensor = self.read(image_tokens) - (targets - self.mean) / self.std
+        return error.square().mean()
+
+
+def sequence_losses(
+    network: TinyNetwork, locator: Locator, batch: SequenceBatch, step: Tensor, noise: Tensor
+) -> Losses:
+    """All chunks of a sequence at one noise level, block-causal: what noisy KV shows online.
+
+    Args:
+        step: denoising step of each sequence, int64 [B].
+        noise: standard normal, shaped as batch.actions.
+    """
+    rows, chunks = batch.actions.shape[:2]
+    schedule = network.config.schedule
+    joints, condition = network.encode(
+        {
+            "image": batch.image.flatten(0, 1),
+            "joint_positions": batch.joint_positions.flatten(0, 1),
+            "lookahead_s": batch.lookahead_s.flatten(0, 1),
+        }
+    )
+    clean = (batch.actions - network.position_mean) / network.position_std
+    level = torch.tensor([schedule.level(int(d)) for d in step])
+    share = level[:, None, None, None]
+    predicted = network.sequence(
+        [(1.0 - share) * clean + share * noise],
+        joints.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
+        condition.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
+        level,
+    )
+    return Losses(
+        action=(predicted[0] - clean).square().mean(),
+        locate=locator(condition, batch.targets.flatten(0, 1)),
+    )

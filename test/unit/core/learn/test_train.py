@@ -1,0 +1,139 @@
+"""Training on made-up episodes: labels in time, a loss that falls, a run that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from physis_core.learn.dataset import EpisodeSet, SamplingConfig, expert_actions
+from physis_core.learn.train import TrainConfig, Trainer, run
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.config import TinyConfig
+from physis_core.types import UserError
+
+torch.set_num_threads(1)
+SAMPLING = SamplingConfig(chunks=3, action_steps=2, lookahead_max_s=0.3)
+
+
+def write_episodes(folder: Path, episodes: int = 3, frames: int = 30) -> list[Path]:
+    """Two joints that move with the brightness of a 16 x 16 image."""
+    files = []
+    for index in range(episodes):
+        random = np.random.default_rng(index)
+        at_s = np.arange(frames)[:, None] * 0.05 + np.arange(25) * 0.05 + random.uniform(0, 6)
+        expert = np.stack([np.sin(at_s), np.cos(at_s)], axis=-1)
+        shade = (127 + 120 * expert[:, 0, 0]).astype(np.uint8)
+        arrays = {
+            "images": np.ascontiguousarray(
+                np.broadcast_to(shade[:, None, None, None], (frames, 16, 16, 3))
+            ),
+            "joint_positions": expert[:, 0].astype(np.float32),
+            "target_positions": random.normal(size=(frames, 3)).astype(np.float32),
+            "expert": expert.astype(np.float32),
+        }
+        header = {
+            "task": "made-up",
+            "seed": 0,
+            "index": index,
+            "rate_hz": 20.0,
+            "expert_step_s": 0.05,
+            "joint_names": ["a", "b"],
+            "image_size": [16, 16],
+            "camera": "front",
+        }
+        path = folder / f"episode_{index:05d}.safetensors"
+        save_file(arrays, path, metadata={"physis": json.dumps(header)})
+        files.append(path)
+    return files
+
+
+def trainer(files: list[Path], steps: int) -> Trainer:
+    data = EpisodeSet(files)
+    config = TinyConfig(
+        joint_names=data.joint_names,
+        camera_names=data.camera_names,
+        position_mean=(0.0, 0.0),
+        position_std=(0.7, 0.7),
+        image_size=data.image_size,
+        lookahead_max_s=0.3,
+        grid=1,
+        keypoints=2,
+        image_channels=4,
+        action_steps=2,
+        steps=2,
+        blocks=1,
+        dim=16,
+        heads=2,
+        ffn=32,
+        window_chunks=3,
+    )
+    return Trainer(
+        TrainConfig(steps=steps, rows=4, warmup_steps=5, save_every=10, learning_rate=1e-2),
+        config,
+        SAMPLING,
+        data,
+    )
+
+
+def test_the_loss_falls_and_the_checkpoint_loads(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    training = trainer(files[:2], steps=60)
+    out = tmp_path / "model.safetensors"
+    held_out = run(training, EpisodeSet(files[2:]), out)
+    first = np.mean([action for action, _ in training.losses[:5]])
+    last = np.mean([action for action, _ in training.losses[-10:]])
+    assert last < 0.5 * first
+    config, weights = checkpoint.load(out)
+    assert config == training.model
+    assert weights.keys() == training.average.keys()
+    assert checkpoint.read_training(out)["held_out"] == held_out
+    assert out.with_suffix(".png").stat().st_size > 0
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    whole, stopped = trainer(files, steps=8), trainer(files, steps=8)
+    for _ in range(8):
+        whole.advance()
+    for _ in range(3):
+        stopped.advance()
+    state = tmp_path / "state"
+    stopped.save_state(state)
+    resumed = trainer(files, steps=8)
+    resumed.load_state(state)
+    for _ in range(5):
+        resumed.advance()
+    np.testing.assert_allclose(resumed.losses, whole.losses, rtol=1e-5)
+    for name, value in whole.network.state_dict().items():
+        torch.testing.assert_close(resumed.network.state_dict()[name], value)
+    with pytest.raises(UserError, match="other settings"):
+        trainer(files, steps=9).load_state(state)
+
+
+@given(ahead_s=st.floats(0.0, 1.2), first=st.floats(-3.0, 3.0), speed=st.floats(-2.0, 2.0))
+def test_labels_lie_on_the_experts_path(ahead_s: float, first: float, speed: float) -> None:
+    expert = (first + speed * 0.05 * np.arange(25))[None, :, None]
+    label = expert_actions(expert, np.array([[ahead_s]]), 0.05)
+    assert label[0, 0, 0] == pytest.approx(first + speed * ahead_s, abs=1e-6)
+
+
+def test_labels_past_the_recorded_future_are_refused() -> None:
+    with pytest.raises(UserError, match="lookahead_max_s"):
+        expert_actions(np.zeros((1, 25, 1)), np.array([[1.3]]), 0.05)
+
+
+def test_episodes_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path, episodes=1)
+    with pytest.raises(UserError, match="data"):
+        EpisodeSet([])
+    other = tmp_path / "other.safetensors"
+    save_file({"images": np.zeros((2, 16, 16, 3), np.uint8)}, other, metadata={"physis": "{}"})
+    with pytest.raises(UserError, match=r"other\.safetensors"):
+        EpisodeSet([*files, other])
