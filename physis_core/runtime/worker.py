@@ -1,0 +1,236 @@
+"""A worker process: `python -m physis_core.runtime.worker`.
+
+Started by the front with its orders as JSON on standard input, or on any host by torchrun with `--front HOST:PORT`
+(the front's store) and the shared key in PHYSIS_KEY; RANK then says which worker this is. It builds only its own
+blocks, says `ready`, and runs its event loop until the front stops it or goes away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Client
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from physis_core.model.loading import load_spec
+from physis_core.runtime.control import Channel, Message
+from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.link import (
+    GlooReceiver,
+    GlooSender,
+    PayloadLayout,
+    check_link,
+    edge_group,
+)
+from physis_core.runtime.warmup import build_devices
+from physis_core.runtime.worker_loop import WorkerLoop
+from physis_core.types import UserError
+
+_PR_SET_PDEATHSIG = 1
+_SWITCH_S = 2e-4
+"""A receiving thread must not wait Python's usual 5 ms for a busy loop to let it run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a worker needs to know to find its place."""
+
+    deployment: Deployment
+    worker: int
+    store_host: str
+    store_port: int
+    control_host: str
+    control_port: int
+    key: bytes
+    link_host: str
+
+    def to_json(self) -> str:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        values["deployment"] = self.deployment.to_json()
+        values["key"] = self.key.hex()
+        return json.dumps(values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Orders:
+        values = json.loads(text)
+        values["deployment"] = Deployment.from_json(values["deployment"])
+        values["key"] = bytes.fromhex(values["key"])
+        return cls(**values)
+
+
+def build_loop(
+    deployment: Deployment, worker: int, reply: Callable[[Message], None]
+) -> tuple[WorkerLoop, Message]:
+    """A loop with its devices warm, links not yet made, and the `ready` message to send after them."""
+    start_s = time.monotonic()
+    devices, measured = build_devices(deployment, worker)
+    loop = WorkerLoop(deployment, devices, reply=reply)
+    ready = Message(
+        "ready",
+        {
+            "worker": worker,
+            "pid": os.getpid(),
+            "warmup_s": time.monotonic() - start_s,
+            "costs": {str(block): row for block, row in measured.items()},
+        },
+    )
+    return loop, ready
+
+
+def make_links(orders: Orders, loop: WorkerLoop, store: dist.Store) -> None:
+    """Every worker makes its edges in the one order of the deployment, so that no two wait for each other."""
+    deployment = orders.deployment
+    check_link(deployment.link)
+    spec = load_spec(deployment.model)
+    for source, target in deployment.remote_edges():
+        ends = [deployment.devices[d].worker for d in (source, target)]
+        if orders.worker not in ends:
+            continue
+        stages = [
+            stage
+            for route in deployment.routes
+            for stage in range(1, deployment.graph.stages)
+            if (route.device_of(stage - 1), route.device_of(stage)) == (source, target)
+        ]
+        emulated = deployment.devices[source].emulated or deployment.devices[target].emulated
+        layout = None if emulated else PayloadLayout(spec)
+        size = PayloadLayout(spec).bytes_for(() if emulated else stages)
+        edge = (source, target)
+        rank = 0 if orders.worker == ends[0] else 1
+        group = edge_group(store, f"edge/{source}/{target}", rank, orders.link_host)
+
+        def lost(reason: str, edge: tuple[int, int] = edge) -> None:
+            loop.post("lost", (edge, reason))
+
+        if rank == 0:
+            loop.senders[edge] = GlooSender(
+                group,
+                size,
+                layout,
+                on_credits=lambda credits: loop.post("credits", credits),
+                on_lost=lost,
+            )
+        else:
+            loop.receivers[edge] = GlooReceiver(
+                group,
+                size,
+                layout,
+                on_chunk=lambda chunk: loop.post("chunk", chunk),
+                on_lost=lost,
+            )
+
+
+def serve(orders: Orders) -> None:
+    """Run one worker until it is stopped."""
+    torch.set_num_threads(orders.deployment.threads)
+    sys.setswitchinterval(_SWITCH_S)
+    connection = Client((orders.control_host, orders.control_port), authkey=orders.key)
+    channel = Channel(connection)
+    channel.send(Message("hello", {"worker": orders.worker, "pid": os.getpid()}))
+    try:
+        loop, ready = build_loop(orders.deployment, orders.worker, lambda m: _tell(channel, m))
+        store = dist.TCPStore(orders.store_host, orders.store_port, None, False)
+        make_links(orders, loop, store)
+    except UserError as error:
+        fatal = {"field": error.field, "value": str(error.value), "reason": error.reason}
+        channel.send(Message("fatal", {"worker": orders.worker, **fatal}))
+        channel.close()
+        return
+    channel.send(ready)
+    reader = threading.Thread(target=_read, args=(channel, loop), daemon=True)
+    reader.start()
+    loop.run()
+    for sender in loop.senders.values():
+        sender.close()
+    for receiver in loop.receivers.values():
+        receiver.close()
+    channel.send(Message("stopped", {"worker": orders.worker}))
+    channel.close()
+
+
+def _tell(channel: Channel, message: Message) -> None:
+    # A front that is gone is noticed by the reading thread, which stops the loop.
+    channel.send(message)
+
+
+def _read(channel: Channel, loop: WorkerLoop) -> None:
+    while True:
+        message = channel.receive()
+        if message is None:
+            break
+        loop.post("message", message)
+    loop.post("message", Message("stop", {}))
+    # The loop may be inside a long computation, and nobody is left to want its result.
+    time.sleep(5.0)
+    os._exit(1)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it ends, however it ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def _orders_of_torchrun(front: str) -> Orders:
+    host, _, port = front.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError("--front", front, "must be HOST:PORT")
+    for name in ("RANK", "PHYSIS_KEY"):
+        if name not in os.environ:
+            raise UserError(name, None, "must be in the environment of a worker")
+    store = dist.TCPStore(host, int(port), None, False)
+    shared: dict[str, Any] = json.loads(store.get("physis/cluster").decode())
+    return Orders(
+        deployment=Deployment.from_json(shared["deployment"]),
+        worker=int(os.environ["RANK"]),
+        store_host=host,
+        store_port=int(port),
+        control_host=host,
+        control_port=shared["control_port"],
+        key=bytes.fromhex(os.environ["PHYSIS_KEY"]),
+        link_host=os.environ.get("PHYSIS_LINK_HOST", "127.0.0.1"),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One worker process of the staged engine.")
+    parser.add_argument("--front", help="HOST:PORT of the front's store; RANK names the worker")
+    args = parser.parse_args()
+    try:
+        if args.front is None:
+            die_with_parent()
+            orders = Orders.from_json(sys.stdin.readline())
+        else:
+            orders = _orders_of_torchrun(args.front)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    # Ctrl-C reaches the whole terminal group; the front decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = 0
+    try:
+        serve(orders)
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that wait inside gloo would keep the interpreter from ending.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
