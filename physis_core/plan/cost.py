@@ -1,0 +1,97 @@
+"""What a device's share of the work costs within a period: batches that form, not single tasks.
+
+Tasks of one block, of whatever step or stream, may run as one batch. k tasks of a block cost what
+the cheapest way of cutting them into batches costs, which is between t(k) and k * t(1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from physis_core.plan.profile import ModelProfile
+from physis_core.runtime.costs import Costs
+
+
+class BatchCost:
+    """Cheapest seconds of k tasks of one block, cut into batches of at most `max_batch`."""
+
+    __slots__ = ("_costs", "_known", "max_batch")
+
+    def __init__(self, costs: Costs, max_batch: int) -> None:
+        self._costs = costs
+        self.max_batch = max_batch
+        self._known: dict[int, list[float]] = {}
+
+    def cheapest_s(self, block: int, tasks: int) -> float:
+        known = self._known.setdefault(block, [0.0])
+        while len(known) <= tasks:
+            k = len(known)
+            known.append(
+                min(
+                    known[k - size] + self._costs.predict_s(block, size)
+                    for size in range(1, min(k, self.max_batch) + 1)
+                )
+            )
+        return known[tasks]
+
+    def one_by_one_s(self, block: int, tasks: int) -> float:
+        return tasks * self._costs.predict_s(block, 1)
+
+
+def with_tail_s(parts: Iterable[tuple[float, float]]) -> float:
+    """p99 of a sum of independent parts (p50, p99): medians add up, excesses add in squares."""
+    total, square = 0.0, 0.0
+    for p50_s, p99_s in parts:
+        total += p50_s
+        square += (p99_s - p50_s) ** 2
+    return total + math.sqrt(square)
+
+
+class RankCost:
+    """Period cost of virtual ranks of one model: batched or one by one, at p50 or with p99
+    margin.
+    """
+
+    def __init__(self, profile: ModelProfile, max_batch: int) -> None:
+        self.profile = profile
+        self._p50 = BatchCost(profile.table(), max_batch)
+        self._p99 = BatchCost(profile.table(p99=True), max_batch)
+
+    def rank_s(self, stages: Sequence[int], *, p99: bool, batched: bool = True) -> float:
+        """Seconds that these stages of one stream take of a device in each period."""
+        tasks: dict[int, int] = {}
+        for stage in stages:
+            block = stage % self.profile.blocks
+            tasks[block] = tasks.get(block, 0) + 1
+        parts = []
+        for block, count in tasks.items():
+            if batched:
+                low, high = self._p50.cheapest_s(block, count), self._p99.cheapest_s(block, count)
+                parts.append((low, high))
+            else:
+                low = self._p50.one_by_one_s(block, 1)
+                high = self._p99.one_by_one_s(block, 1)
+                parts.extend([(low, high)] * count)
+        if not p99:
+            return sum(low for low, _ in parts)
+        return with_tail_s(parts)
+
+    def stage_s(self, stage: int, batch: int, *, p99: bool = False) -> float:
+        block = stage % self.profile.blocks
+        table = self._p99 if p99 else self._p50
+        if batch <= 1:
+            return table.one_by_one_s(block, 1)
+        return table.cheapest_s(block, batch)
+
+
+def rank_bytes(profile: ModelProfile, stages: Sequence[int], max_batch: int) -> tuple[float, float]:
+    """(weights, the rest: KV and activations) of these stages on one device."""
+    blocks = {stage % profile.blocks for stage in stages}
+    weights = sum(profile.block_costs[b].weight_bytes for b in blocks)
+    if 0 in blocks or profile.blocks - 1 in blocks:
+        weights += profile.shared_weight_bytes
+    caches = len(blocks) if profile.kv == "clean" else len(stages)
+    return weights, caches * profile.kv_bytes + profile.activation_bytes * min(
+        max_batch, profile.graph.passes
+    )
