@@ -97,7 +97,7 @@ class WorkerLoop:
                     break
             for receiver in self.receivers.values():
                 receiver.flush()
-            if inbox or self._dirty:
+            if inbox or self._dirty or self._stop:
                 continue
             if not timers:
                 self.wake.wait(-1.0)
