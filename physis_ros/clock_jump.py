@@ -19,8 +19,8 @@ class ClockJumpWatch:
     """Compares two looks at a ROS clock.
 
     Wall time must advance as steady time does; simulated time may pause or run at any rate, so that
-    only going back, or forward by more than `threshold_s` at `max_rate` times real time, is a jump. The
-    first look, and time zero (no /clock yet), are never jumps.
+    only going back, or forward by more than `threshold_s` at `max_rate` times real time, is a
+    jump. The first look, and time zero (no /clock yet), are never jumps.
     """
 
     def __init__(self, *, threshold_s: float, simulated: bool, max_rate: float = 20.0) -> None:

@@ -1,7 +1,7 @@
 """Every topic, service, type and QoS of the project, once.
 
-Names are relative: a robot's namespace goes in front of them, and all may be remapped. QoS is what our
-publishers offer and our subscriptions ask for; a subscription with laxer wishes (a stock
+Names are relative: a robot's namespace goes in front of them, and all may be remapped. QoS is what
+our publishers offer and our subscriptions ask for; a subscription with laxer wishes (a stock
 `ros2 topic echo`) matches too.
 """
 
@@ -127,9 +127,7 @@ FORWARD_POSITION = Topic(
     name="forward_position_controller/commands", type=Float64MultiArray, qos=reliable(1)
 )
 WORLD_FRAME = Topic(name="world/frame", type=Image, qos=reliable(2))
-WORLD_FRAME_COMPRESSED = Topic(
-    name="world/frame/compressed", type=CompressedImage, qos=reliable(2)
-)
+WORLD_FRAME_COMPRESSED = Topic(name="world/frame/compressed", type=CompressedImage, qos=reliable(2))
 WORLD_CAMERA_INFO = Topic(name="world/camera_info", type=CameraInfo, qos=reliable(2))
 ROBOT_DESCRIPTION = Topic(name="robot_description", type=String, qos=latched())
 # The truth of a simulation, for judges alone.
@@ -149,7 +147,7 @@ WORLD_RESET = Service(name="world/reset", type=ResetWorld)
 
 
 def in_namespace(topic: Topic, namespace: str) -> Topic:
-    """The same topic of another robot: `in_namespace(OBSERVATION, "left")` is `left/observation`."""
+    """The topic of another robot: `in_namespace(OBSERVATION, "left")` is `left/observation`."""
     if not namespace:
         return topic
     return replace(topic, name=f"{namespace.rstrip('/')}/{topic.name}")

@@ -3,10 +3,10 @@
 Pure: every call is given the time. A source is one camera (`camera/front`) or one joint
 (`joint/elbow_joint`; each has stamps of its own, so that several publishers may share a robot).
 
-A reading counts only when its stamp is newer than the source's last one. One that repeats a stamp (a
-frozen camera looks alive), goes back, or lies in the future is refused and counted, and a source
-without a counting reading for `max_age_s` of steady time has no part in any observation. Nothing missing
-is ever filled: there is a whole set or a reason for each source that is in its way.
+A reading counts only when its stamp is newer than the source's last one. One that repeats a stamp
+(a frozen camera looks alive), goes back, or lies in the future is refused and counted, and a source
+without a counting reading for `max_age_s` of steady time has no part in any observation. Nothing
+missing is ever filled: there is a whole set or a reason for each source that is in its way.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class ObservationSync(Generic[T]):
         return refused
 
     def note_trouble(self, source: str, reason: str) -> None:
-        """A message of this source could not be read at all; said when the source is then missing."""
+        """A message of this source could not be read; said while the source is missing."""
         for name, camera in self._cameras.items():
             if source == f"camera/{name}":
                 camera.trouble = reason
@@ -231,34 +231,45 @@ class ObservationSync(Generic[T]):
     def match(self, now_s: float) -> Matched[T] | Unmatched:
         """The newest whole set that has not been given yet, or why there is none.
 
-        The reference is the newest image of the camera that is furthest behind (of the joints, where
-        there is no camera); every other part is the one nearest to its stamp.
+        The reference is the newest image of the camera that is furthest behind (of the joints,
+        where there is no camera); every other part is the one nearest to its stamp.
         """
-        reasons = self.faults(now_s)
+        reasons = self.why_unmatched(now_s)
         if reasons:
             return Unmatched(reasons=reasons)
-        leading = list((self._cameras or self._joints).values())
-        reference_ns = min(source.parts[-1].stamp_ns for source in leading)
-        cameras = {n: s.nearest(reference_ns) for n, s in self._cameras.items()}
-        joints = {n: s.nearest(reference_ns) for n, s in self._joints.items()}
-        slop_ns = self._config.slop_s * 1e9
-        stamps = {f"camera/{n}": p.stamp_ns for n, p in cameras.items()}
-        stamps.update({f"joint/{n}": p.stamp_ns for n, p in joints.items()})
-        for name, stamp_ns in stamps.items():
-            if abs(stamp_ns - reference_ns) > slop_ns:
-                off_s = (stamp_ns - reference_ns) / 1e9
-                reasons[name] = (
-                    f"its nearest stamp is {off_s:+.3f} s off; {self._config.slop_s:g} s are allowed"
-                )
-        if reasons:
-            return Unmatched(reasons=reasons)
-        identity = tuple(
-            part.stamp_ns for part in (cameras if cameras else joints).values()
-        )
+        cameras, joints = self._nearest()
+        identity = tuple(part.stamp_ns for part in cameras or joints)
         if identity == self._last:
             return Unmatched()
         self._last = identity
-        return _matched(tuple(cameras.values()), tuple(joints.values()))
+        return _matched(cameras, joints)
+
+    def why_unmatched(self, now_s: float) -> dict[str, str]:
+        """By source, what is in the way of an observation now; empty where nothing is."""
+        reasons = self.faults(now_s)
+        if reasons:
+            return reasons
+        cameras, joints = self._nearest()
+        reference_ns = self._reference_ns()
+        slop_ns = self._config.slop_s * 1e9
+        stamps = [part.stamp_ns for part in cameras] + [part.stamp_ns for part in joints]
+        for (name, _), stamp_ns in zip(self._sources(), stamps):
+            if abs(stamp_ns - reference_ns) > slop_ns:
+                off_s = (stamp_ns - reference_ns) / 1e9
+                allowed_s = self._config.slop_s
+                reasons[name] = f"its nearest stamp is {off_s:+.3f} s off, {allowed_s:g} s allowed"
+        return reasons
+
+    def _reference_ns(self) -> int:
+        if self._cameras:
+            return min(source.parts[-1].stamp_ns for source in self._cameras.values())
+        return min(source.parts[-1].stamp_ns for source in self._joints.values())
+
+    def _nearest(self) -> tuple[tuple[Part[T], ...], tuple[Part[JointReading], ...]]:
+        reference_ns = self._reference_ns()
+        cameras = tuple(source.nearest(reference_ns) for source in self._cameras.values())
+        joints = tuple(source.nearest(reference_ns) for source in self._joints.values())
+        return cameras, joints
 
     def _sources(self) -> list[tuple[str, _Source[T] | _Source[JointReading]]]:
         found: list[tuple[str, _Source[T] | _Source[JointReading]]] = []
@@ -267,9 +278,7 @@ class ObservationSync(Generic[T]):
         return found
 
 
-def _matched(
-    cameras: tuple[Part[T], ...], joints: tuple[Part[JointReading], ...]
-) -> Matched[T]:
+def _matched(cameras: tuple[Part[T], ...], joints: tuple[Part[JointReading], ...]) -> Matched[T]:
     velocities: list[float] | None = []
     for part in joints:
         if velocities is not None and part.value.velocity is not None:

@@ -4,10 +4,11 @@
     class Limits:
         max_rate_hz: float = param(30.0, description="...", unit="Hz", minimum=0.1, maximum=1000.0)
 
-`NodeParameters(node, Limits)` declares each field with a descriptor and a range, takes overrides from
-`-p` and parameter files, refuses what is not declared, and keeps `.value` current while parameters
-are set at run time. A nested dataclass becomes `outer.inner`. A dataclass may check how its fields fit
-together in `__post_init__` (raise UserError); a set request that fails there changes nothing.
+`NodeParameters(node, Limits)` declares each field with a descriptor and a range, takes overrides
+from `-p` and parameter files, refuses what is not declared, and keeps `.value` current while
+parameters are set at run time. A nested dataclass becomes `outer.inner`. A dataclass may check how
+its fields fit together in `__post_init__` (raise UserError); a set request that fails there
+changes nothing.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def param(
 ) -> Any:
     """A dataclass field that is a ROS parameter.
 
-    `minimum` and `maximum` are inclusive; for an array they hold for each element. `runtime` parameters
-    may be set while the node runs; the others are read-only.
+    `minimum` and `maximum` are inclusive; for an array they hold for each element. `runtime`
+    parameters may be set while the node runs; the others are read-only.
     """
     metadata = {
         "param": _Meta(
@@ -147,9 +148,7 @@ class Declaration:
         descriptor = ParameterDescriptor(
             name=self.name,
             description=f"{meta.description}{unit}{limits}",
-            additional_constraints=(
-                f"one of: {', '.join(meta.choices)}" if meta.choices else ""
-            ),
+            additional_constraints=(f"one of: {', '.join(meta.choices)}" if meta.choices else ""),
             read_only=not meta.runtime,
         )
         if not self.is_array and (meta.minimum is not None or meta.maximum is not None):

@@ -1,8 +1,8 @@
 """sensor_msgs/Image and CompressedImage <-> uint8[H, W, 3] in RGB order.
 
 The table of encodings is explicit: one that is not in it is refused by name, never guessed. Reading
-makes no copy until the colours are turned; a padded `step` and big-endian words are honoured. Sixteen
-bit grey is scaled to eight by its high byte: the full range of a camera, not of a scene.
+makes no copy until the colours are turned; a padded `step` and big-endian words are honoured.
+Sixteen bit grey is scaled to eight by its high byte: the full range of a camera, not of a scene.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def _encodings() -> dict[str, Encoding]:
         "yuv422_yuy2": Encoding(channels=2, bits=8, to_rgb=_convert(cv2.COLOR_YUV2RGB_YUYV)),
         "yuyv": Encoding(channels=2, bits=8, to_rgb=_convert(cv2.COLOR_YUV2RGB_YUYV)),
     }
-    # A ROS pattern names the first two by two pixels in reading order; OpenCV names a pattern by its
-    # second row and column.
+    # A ROS pattern names the first two by two pixels in reading order; OpenCV names a pattern by
+    # its second row and column.
     patterns = {
         "rggb": cv2.COLOR_BayerRGGB2RGB,
         "bggr": cv2.COLOR_BayerBGGR2RGB,
@@ -85,7 +85,8 @@ def image_to_rgb(message: Image, *, field: str) -> Rgb:
     """uint8[H, W, 3], RGB. May share memory with the message (rgb8): do not write into it.
 
     Raises:
-        UserError: an encoding outside the table, or sizes that contradict each other; `field` says which
+        UserError: an encoding outside the table, or sizes that contradict each other; `field` says
+        which
             camera it was.
     """
     encoding = ENCODINGS.get(message.encoding)

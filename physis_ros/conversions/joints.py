@@ -1,7 +1,8 @@
 """JointState messages -> the joints that a model names, in its order.
 
-Joints are found by name in every message anew: publishers permute them, leave some out, add `_mimic` and
-gripper joints, and two of them may each publish half of a robot. What is missing stays missing.
+Joints are found by name in every message anew: publishers permute them, leave some out, add
+`_mimic` and gripper joints, and two of them may each publish half of a robot. What is missing
+stays missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointRea
     sensor do that): unknown, not zero.
 
     Raises:
-        UserError: sizes that contradict each other, a joint named twice, or a wanted joint whose position
+        UserError: sizes that contradict each other, a joint named twice, or a wanted joint whose
+        position
             is not finite.
     """
     names = message.name

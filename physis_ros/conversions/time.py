@@ -37,8 +37,8 @@ def duration_to_seconds(duration: Duration) -> float:
 class SteadyToRos:
     """One moment seen on both clocks: places other steady instants in ROS time.
 
-    Good for instants near that moment only: the clocks drift apart, and simulated time runs at a rate of
-    its own. Take a new pair for each message.
+    Good for instants near that moment only: the clocks drift apart, and simulated time runs at a
+    rate of its own. Take a new pair for each message.
     """
 
     ros_ns: int

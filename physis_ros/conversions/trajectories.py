@@ -31,7 +31,8 @@ def to_trajectory(
     *,
     start_ns: int = 0,
 ) -> JointTrajectory:
-    """times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: it starts on arrival."""
+    """times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: it starts on
+    arrival."""
     message = JointTrajectory(joint_names=list(names))
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(start_ns, _NS_PER_S)
     points = []
@@ -58,7 +59,8 @@ def from_trajectory(message: JointTrajectory) -> CommandedTrajectory:
 
 
 def from_chunk(message: Any) -> tuple[IncomingChunk, ChunkStamps]:
-    """An ActionChunk. Arrays that do not divide by the number of joints keep one row, and are refused
+    """An ActionChunk. Arrays that do not divide by the number of joints keep one row, and are
+    refused
     as such by the timeline."""
     joints = len(message.joint_names)
     chunk = IncomingChunk(

@@ -1,9 +1,9 @@
-"""What every node of the project has: a life cycle with autostart, parameters, diagnostics, clean ends.
+"""What every node has: a life cycle with autostart, parameters, diagnostics, clean ends.
 
 Threads: ROS callbacks run on the main thread, one at a time. A node class gives `configure`,
-`activate`, `deactivate` and `cleanup`, which raise UserError where a person must act. With `autostart`
-such an error ends the process with exit code 2 and one line; without it the node stays unconfigured,
-says why on /diagnostics, and may be configured again.
+`activate`, `deactivate` and `cleanup`, which raise UserError where a person must act. With
+`autostart` such an error ends the process with exit code 2 and one line; without it the node stays
+unconfigured, says why on /diagnostics, and may be configured again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ EXIT_USER = 2
 
 _DIAGNOSTICS_PERIOD_S = 1.0
 _CLOCK_LOOK_PERIOD_S = 0.1
+_CLOCK_PAIR_READS = 5
+_CLOCK_PAIR_S = 2e-4
 _STOP_LOOK_PERIOD_S = 0.05
 _MAX_DOMAIN_ID = 232
 
@@ -158,6 +160,19 @@ class PhysisNode(LifecycleNode, Generic[P]):
     def steady_s() -> float:
         return time.monotonic()
 
+    def both_clocks(self) -> tuple[float, int]:
+        """Steady seconds and ROS nanoseconds of one moment.
+
+        Read again where the thread was interrupted between the two: the difference would displace
+        whatever is carried from one clock to the other.
+        """
+        for _ in range(_CLOCK_PAIR_READS):
+            before_s, ros_ns = self.steady_s(), self.now_ns()
+            after_s = self.steady_s()
+            if after_s - before_s < _CLOCK_PAIR_S:
+                break
+        return 0.5 * (before_s + after_s), ros_ns
+
     def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
         return self.create_timer(period_s, callback, clock=self._steady)
@@ -188,7 +203,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         return self.create_publisher(topic.type, topic.name, topic.qos, event_callbacks=events)
 
     def set_fault(self, reason: str) -> None:
-        """Say once on the log, and on /diagnostics until cleared, why the node does not do its job."""
+        """Say once on the log, and on /diagnostics until cleared, why the node does not work."""
         if reason and reason != self._fault:
             self.get_logger().error(reason)
         self._fault = reason

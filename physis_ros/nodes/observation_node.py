@@ -1,0 +1,331 @@
+"""Cameras and joint states in, one matched and resized Observation out.
+
+Inputs: `camera/<name>/image_raw` (or `.../compressed`), `joint_states` and others named in
+`joint_state_topics`, `instruction`. Output: `observation`, at most `max_rate_hz` times a second,
+and only where every part is there; /diagnostics says which source is why there is none. All on the
+executor's thread: an image is decoded only when it is used.
+"""
+
+from __future__ import annotations
+
+import array
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import String
+
+from physis_core.model.image_input import resize_rgb
+from physis_core.model.inputs import ModelInputs, read_model_inputs
+from physis_core.types import UserError
+from physis_ros.checkpoint_file import checkpoint_path
+from physis_ros.conversions.images import compressed_to_rgb, image_to_rgb, rgb_to_image
+from physis_ros.conversions.joints import joint_readings
+from physis_ros.conversions.time import ns_to_time, time_to_ns
+from physis_ros.interfaces import (
+    INSTRUCTION,
+    JOINT_STATES,
+    OBSERVATION,
+    camera_compressed,
+    camera_raw,
+)
+from physis_ros.msg import Observation
+from physis_ros.nodes.base import OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
+from physis_ros.observation_sync import Matched, ObservationSync, SyncConfig
+from physis_ros.params import param
+
+CameraMessage = Image | CompressedImage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationParameters(BaseParameters):
+    stream_id: str = param("arm", description="Stream (robot) that the observations belong to")
+    checkpoint: str = param(
+        "physis_tiny_follow",
+        description="Checkpoint whose metadata names cameras, joints and image size; empty: "
+        "camera_names, joint_names, image_height and image_width do",
+    )
+    camera_names: tuple[str, ...] = param(
+        (), description="Cameras in the model's order; empty: those of the checkpoint"
+    )
+    joint_names: tuple[str, ...] = param(
+        (), description="Joints in the model's order; empty: those of the checkpoint"
+    )
+    image_height: int = param(
+        0, description="Height to resize to; 0: the checkpoint's", unit="pixel", minimum=0
+    )
+    image_width: int = param(
+        0, description="Width to resize to; 0: the checkpoint's", unit="pixel", minimum=0
+    )
+    compressed_cameras: tuple[str, ...] = param(
+        (), description="Cameras of which the compressed topic is read"
+    )
+    joint_state_topics: tuple[str, ...] = param(
+        ("joint_states",), description="Topics that together bring all joints"
+    )
+    max_rate_hz: float = param(
+        30.0,
+        description="Most observations per second",
+        unit="Hz",
+        minimum=0.1,
+        maximum=1000.0,
+        runtime=True,
+    )
+    slop_s: float = param(
+        0.02,
+        description="Largest difference between the stamps of an observation's parts",
+        unit="s",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    max_age_s: float = param(
+        0.3,
+        description="A source without a new stamp for this long (steady time) is missing",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    future_s: float = param(
+        0.05,
+        description="How far ahead of ROS time a sensor stamp may lie",
+        unit="s",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    clock_suspect_s: float = param(
+        0.5,
+        description="A change of (receipt - stamp) by more than this makes the clock suspect",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+
+
+class ObservationNode(PhysisNode[ObservationParameters]):
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__("observation_node", ObservationParameters)
+        self._inputs: ModelInputs | None = None
+        self._sync: ObservationSync[CameraMessage] | None = None
+        self._entities: list[Any] = []
+        self._output: Any = None
+        self._instruction = ""
+        self._next_id = 0
+        self._not_before_s = 0.0
+        self._published = 0
+        self._published_before = 0
+        self._clock_suspect = False
+        self._unreadable: dict[str, str] = {}
+
+    def validate_parameters(self, new: ObservationParameters) -> None:
+        for name in new.compressed_cameras:
+            if new.camera_names and name not in new.camera_names:
+                raise UserError("compressed_cameras", name, "is not among camera_names")
+        if not new.joint_state_topics:
+            raise UserError("joint_state_topics", [], "needs at least one topic")
+        if not new.stream_id:
+            raise UserError("stream_id", new.stream_id, "must not be empty")
+
+    def configure(self) -> None:
+        params = self.params
+        self._inputs = _wanted_inputs(params)
+        for name in params.compressed_cameras:
+            if name not in self._inputs.camera_names:
+                cameras = ", ".join(self._inputs.camera_names)
+                raise UserError("compressed_cameras", name, f"cameras are {cameras}")
+        self._sync = ObservationSync(
+            SyncConfig(
+                cameras=self._inputs.camera_names,
+                joints=self._inputs.joint_names,
+                slop_s=params.slop_s,
+                max_age_s=params.max_age_s,
+                future_s=params.future_s,
+                clock_jump_s=params.clock_suspect_s,
+            )
+        )
+        self._output = self.publisher(OBSERVATION)
+
+    def activate(self) -> None:
+        assert self._inputs is not None, "activate follows configure"
+        for camera in self._inputs.camera_names:
+            compressed = camera in self.params.compressed_cameras
+            topic = camera_compressed(camera) if compressed else camera_raw(camera)
+
+            def on_image(message: CameraMessage, camera: str = camera) -> None:
+                self._take_image(camera, message)
+
+            self._entities.append(self.subscribe(topic, on_image))
+        for name in self.params.joint_state_topics:
+            topic = replace(JOINT_STATES, name=name)
+            self._entities.append(self.subscribe(topic, self._take_joints))
+        self._entities.append(self.subscribe(INSTRUCTION, self._take_instruction))
+
+    def deactivate(self) -> None:
+        for subscription in self._entities:
+            self.destroy_subscription(subscription)
+        self._entities.clear()
+        if self._sync is not None:
+            self._sync.reset()
+
+    def cleanup(self) -> None:
+        self.deactivate()
+        if self._output is not None:
+            self.destroy_publisher(self._output)
+        self._output = None
+        self._sync = None
+        self._inputs = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        if self._sync is not None:
+            self._sync.reset()
+        self._not_before_s = 0.0
+
+    def _take_image(self, camera: str, message: CameraMessage) -> None:
+        assert self._sync is not None, "subscriptions live between activate and cleanup"
+        self._sync.add_image(
+            camera,
+            message,
+            stamp_ns=time_to_ns(message.header.stamp),
+            receipt_ns=self.now_ns(),
+            receipt_s=self.steady_s(),
+        )
+        self._publish_newest()
+
+    def _take_joints(self, message: JointState) -> None:
+        assert self._sync is not None and self._inputs is not None
+        try:
+            readings = joint_readings(message, self._inputs.joint_names)
+        except UserError as error:
+            self._note_unreadable("joint_states", error)
+            return
+        if readings:
+            self._unreadable.pop("joint_states", None)
+        self._sync.add_joints(readings, receipt_ns=self.now_ns(), receipt_s=self.steady_s())
+        self._publish_newest()
+
+    def _take_instruction(self, message: String) -> None:
+        self._instruction = message.data
+
+    def _publish_newest(self) -> None:
+        assert self._sync is not None
+        now_s = self.steady_s()
+        if now_s < self._not_before_s:
+            return
+        matched = self._sync.match(now_s)
+        if not isinstance(matched, Matched):
+            return
+        images = self._read_images(matched.images)
+        if images is None:
+            return
+        period_s = 1.0 / self.params.max_rate_hz
+        # Due times keep the rate: a camera slightly faster than the limit is not halved.
+        self._not_before_s = max(self._not_before_s + period_s, now_s - period_s / 2)
+        self._output.publish(self._message(matched, images))
+        self._published += 1
+        self._clock_suspect = matched.clock_suspect
+
+    def _read_images(self, messages: Sequence[CameraMessage]) -> list[Image] | None:
+        assert self._inputs is not None
+        images = []
+        for camera, message in zip(self._inputs.camera_names, messages):
+            field = f"camera/{camera}"
+            try:
+                if isinstance(message, CompressedImage):
+                    rgb = compressed_to_rgb(message, field=field)
+                else:
+                    rgb = image_to_rgb(message, field=field)
+                resized = resize_rgb(rgb, self._inputs.image_size)
+            except UserError as error:
+                self._note_unreadable(field, error)
+                return None
+            self._unreadable.pop(field, None)
+            images.append(
+                rgb_to_image(resized, stamp=message.header.stamp, frame_id=message.header.frame_id)
+            )
+        return images
+
+    def _message(self, matched: Matched[CameraMessage], images: list[Image]) -> Observation:
+        assert self._inputs is not None
+        message = Observation()
+        message.header.stamp = ns_to_time(matched.capture_newest_ns)
+        message.header.frame_id = images[0].header.frame_id if images else ""
+        message.stream_id = self.params.stream_id
+        message.observation_id = self._next_id
+        self._next_id += 1
+        message.capture_oldest = ns_to_time(matched.capture_oldest_ns)
+        message.capture_newest = message.header.stamp
+        message.receipt = ns_to_time(matched.receipt_ns)
+        message.clock_suspect = matched.clock_suspect
+        message.camera_names = list(self._inputs.camera_names)
+        message.images = images
+        message.joint_names = list(self._inputs.joint_names)
+        message.positions = array.array("d", matched.positions)
+        message.velocities = array.array("d", matched.velocities or ())
+        message.instruction = self._instruction
+        return message
+
+    def _note_unreadable(self, source: str, error: UserError) -> None:
+        assert self._sync is not None
+        reason = str(error)
+        if self._unreadable.get(source) != reason:
+            self.get_logger().error(reason)
+        self._unreadable[source] = reason
+        self._sync.note_trouble(source, reason)
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        if self._sync is None or not self.active:
+            return ()
+        published = self._published - self._published_before
+        self._published_before = self._published
+        reasons = {**self._sync.why_unmatched(self.steady_s()), **self._unreadable}
+        values: dict[str, object] = {"observations": self._published, "in_last_second": published}
+        for name, counts in self._sync.counts().items():
+            if name.startswith("camera/") or counts.repeated or counts.back or counts.future:
+                values[name] = (
+                    f"accepted {counts.accepted}, repeated {counts.repeated}, "
+                    f"back {counts.back}, future {counts.future}"
+                )
+        if reasons:
+            message = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            return (Diagnosis(part="observation", level=WARN, message=message, values=values),)
+        if self._clock_suspect:
+            text = "a sensor's clock and this host's disagree"
+            return (Diagnosis(part="observation", level=WARN, message=text, values=values),)
+        return (Diagnosis(part="observation", level=OK, message="observing", values=values),)
+
+
+def _wanted_inputs(params: ObservationParameters) -> ModelInputs:
+    """From the checkpoint, or the parameters, which must not contradict it.
+
+    Raises:
+        UserError: something is said by neither, or differently by both.
+    """
+    given_size = (params.image_height, params.image_width)
+    if not params.checkpoint:
+        if not params.joint_names:
+            raise UserError("joint_names", [], "set it, or checkpoint")
+        if params.camera_names and 0 in given_size:
+            raise UserError("image_height, image_width", given_size, "set both, or checkpoint")
+        return ModelInputs(
+            camera_names=params.camera_names, joint_names=params.joint_names, image_size=given_size
+        )
+    inputs = read_model_inputs(checkpoint_path(params.checkpoint))
+    if params.camera_names and params.camera_names != inputs.camera_names:
+        raise UserError(
+            "camera_names", list(params.camera_names), f"the model has {list(inputs.camera_names)}"
+        )
+    if params.joint_names and params.joint_names != inputs.joint_names:
+        raise UserError(
+            "joint_names", list(params.joint_names), f"the model has {list(inputs.joint_names)}"
+        )
+    for name, given, needed in zip(("image_height", "image_width"), given_size, inputs.image_size):
+        if given not in (0, needed):
+            raise UserError(name, given, f"the model has {needed}")
+    return inputs
+
+
+if __name__ == "__main__":
+    sys.exit(main(ObservationNode))
