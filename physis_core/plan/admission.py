@@ -1,0 +1,276 @@
+"""Whole streams or none: placement first, then a simulation that every admitted stream keeps its
+period.
+
+What was admitted never moves. A refusal is a value that names the resource that is short, on which
+device, and the nearest period or device count that would fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from physis_core.plan.grouping import Plan, Planner
+from physis_core.plan.placement import Placement, RankDemand, Shortage
+from physis_core.plan.profile import ModelProfile
+from physis_core.plan.slo import Slo
+from physis_core.plan.topology import Pool
+from physis_core.sim.coarse import PlacedStream, Verdict, component, keeps_slo
+from physis_core.types import Refused, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """What a stream asks for. A larger `priority` is more important."""
+
+    stream_id: str
+    model: str
+    slo: Slo
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A stream with its grouping and its place: `devices[r]` runs rank r."""
+
+    request: StreamRequest
+    plan: Plan
+    devices: tuple[int, ...]
+
+    @property
+    def placed(self) -> PlacedStream:
+        return PlacedStream(
+            stream_id=self.request.stream_id,
+            model=self.request.model,
+            device_of=tuple(self.devices[r] for r in self.plan.partition.rank_of),
+            period_s=self.request.slo.period_s,
+            priority=self.request.priority,
+            max_response_s=self.request.slo.max_response_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How careful admission is.
+
+    `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
+    stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
+    on refusal. `margin`, `shared_overhead`, `shared_bytes`: see `Placement`.
+    """
+
+    max_batch: int = 16
+    margin: float = 0.05
+    shared_overhead: float = 0.0
+    shared_bytes: float = 0.0
+    groupings: int = 8
+    most_devices: int = 24
+    discrepancies: int = 2
+    nodes: int = 200
+    verify: bool = True
+    advise: bool = True
+    verify_periods: int = 4
+
+
+@dataclass(slots=True)
+class Admission:
+    """The pool's door. Not thread-safe: one owner."""
+
+    pool: Pool
+    models: Mapping[str, ModelProfile]
+    policy: Policy = field(default_factory=Policy)
+    admitted: dict[str, Admitted] = field(default_factory=dict)
+    placement: Placement = field(init=False)
+    _planners: dict[str, Planner] = field(init=False, default_factory=dict)
+    _groupings: dict[tuple[str, float, float], list[Plan]] = field(init=False, default_factory=dict)
+    _smallest: RankDemand | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.placement = self._new_placement(self.pool)
+        self._planners = {
+            name: Planner(profile, self.pool, max_batch=self.policy.max_batch)
+            for name, profile in self.models.items()
+        }
+
+    def _new_placement(self, pool: Pool) -> Placement:
+        policy = self.policy
+        return Placement(
+            pool,
+            self.models,
+            max_batch=policy.max_batch,
+            margin=policy.margin,
+            shared_overhead=policy.shared_overhead,
+            shared_bytes=policy.shared_bytes,
+        )
+
+    # -- the door ---------------------------------------------------------------------------------
+
+    def request(self, request: StreamRequest) -> Admitted | Refused:
+        """Admit the stream whole, or say why not. Nothing else changes."""
+        if request.model not in self.models:
+            raise UserError("model", request.model, f"one of {', '.join(self.models)}")
+        if request.stream_id in self.admitted:
+            raise UserError("stream_id", request.stream_id, "is open already")
+        groupings = self.groupings(request.model, request.slo)
+        if not groupings:
+            return self._no_grouping(request)
+        shortage: Shortage | None = None
+        verdict: Verdict | None = None
+        for plan in groupings:
+            demands = self.placement.demands(request.model, plan.partition, request.slo.period_s)
+            found = self.placement.find(
+                demands, discrepancies=self.policy.discrepancies, nodes=self.policy.nodes
+            )
+            if isinstance(found, Shortage):
+                if shortage is None:
+                    shortage = found
+                continue
+            admitted = Admitted(request=request, plan=plan, devices=found)
+            verdict = self._verify(admitted)
+            if verdict is None or verdict.kept:
+                self._enter(admitted, demands)
+                return admitted
+        return self._refuse(request, shortage, verdict)
+
+    def leave(self, stream_id: str) -> None:
+        """The stream is gone; what it held is free.
+
+        Raises:
+            KeyError: no such stream.
+        """
+        del self.admitted[stream_id]
+        self.placement.remove(stream_id)
+
+    def fragmentation(self) -> tuple[float, float]:
+        """Shares of the pool's memory and time that are free and yet of no use to the smallest rank
+        seen.
+        """
+        if self._smallest is None:
+            return 0.0, 0.0
+        return self.placement.stranded(self._smallest)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def groupings(self, model: str, slo: Slo) -> list[Plan]:
+        """Groupings that keep the SLO by themselves, smallest first."""
+        key = (model, slo.period_s, slo.max_response_s)
+        known = self._groupings.get(key)
+        if known is None:
+            planner = self._planners[model]
+            usable = slo.period_s * (1.0 - self.policy.margin)
+            known = []
+            most = min(self.policy.most_devices, self.pool.devices)
+            for devices in range(1, most + 1):
+                known.extend(planner.fitting(devices, usable, slo.max_response_s)[:2])
+                if len(known) >= self.policy.groupings:
+                    break
+            self._groupings[key] = known
+        return known
+
+    def _enter(self, admitted: Admitted, demands: tuple[RankDemand, ...]) -> None:
+        self.placement.add(admitted.request.stream_id, demands, admitted.devices)
+        self.admitted[admitted.request.stream_id] = admitted
+        for demand in demands:
+            if self._smallest is None or demand.bytes < self._smallest.bytes:
+                self._smallest = demand
+
+    def _verify(self, newcomer: Admitted) -> Verdict | None:
+        """Simulate the newcomer with all who share a device with it, directly or not."""
+        if not self.policy.verify:
+            return None
+        streams = [a.placed for a in self.admitted.values()] + [newcomer.placed]
+        return keeps_slo(
+            component(streams, newcomer.request.stream_id),
+            dict(self.models),
+            self.pool,
+            max_batch=self.policy.max_batch,
+            shared_stretch=1.0 + self.policy.shared_overhead,
+            periods=self.policy.verify_periods,
+        )
+
+    def _no_grouping(self, request: StreamRequest) -> Refused:
+        planner = self._planners[request.model]
+        most = min(self.policy.most_devices, self.pool.devices)
+        table = planner.period_table(most)
+        if not table:
+            return Refused(
+                reason=planner.too_small(most), short_resource="memory", device="every device"
+            )
+        best = min(table, key=lambda plan: plan.interval_s)
+        period_s = best.interval_s / (1.0 - self.policy.margin)
+        nearest = f"period {period_s * 1e3:.4g} ms on {best.devices} devices"
+        bound_s = request.slo.max_response_s
+        soonest = min(plan.relaxed_response_s for plan in table)
+        if soonest > bound_s:
+            return Refused(
+                reason=f"response {soonest * 1e3:.4g} ms at best is above {bound_s * 1e3:.4g} ms",
+                short_resource="time",
+                device="the whole pipeline",
+                nearest=f"response {soonest * 1e3:.4g} ms",
+            )
+        return Refused(
+            reason=f"no grouping over up to {most} devices keeps {request.slo.explain()}",
+            short_resource="time",
+            device="the slowest rank",
+            nearest=nearest,
+        )
+
+    def _refuse(
+        self, request: StreamRequest, shortage: Shortage | None, verdict: Verdict | None
+    ) -> Refused:
+        nearest = self._nearest(request) if self.policy.advise else ""
+        if shortage is None:
+            assert verdict is not None
+            return Refused(
+                reason=f"in simulation stream {verdict.stream_id!r} failed: {verdict.reason}",
+                short_resource="time",
+                device="shared devices",
+                nearest=nearest,
+            )
+        if shortage.resource == "memory":
+            reason = f"memory is short by {shortage.missing / 2**30:.2f} GiB"
+        else:
+            reason = f"time is short by {100 * shortage.missing:.1f}% of the device"
+        return Refused(
+            reason=f"{reason} on device {shortage.device} for rank {shortage.rank}",
+            short_resource=shortage.resource,
+            device=f"device {shortage.device}",
+            nearest=nearest,
+        )
+
+    def _nearest(self, request: StreamRequest) -> str:
+        """The smallest of a row of longer periods, and of larger pools, at which placement
+        succeeds.
+        """
+        parts = []
+        for factor in (1.25, 1.5, 2.0, 3.0, 4.0, 8.0):
+            slo = request.slo.with_period(request.slo.period_s * factor)
+            if self._places(replace(request, slo=slo), self.placement):
+                parts.append(f"period {slo.period_s * 1e3:.4g} ms")
+                break
+        more = self._more_devices(request)
+        if more is not None:
+            parts.append(f"{self.pool.devices + more} devices")
+        return " or ".join(parts) if parts else "no longer period or larger pool within reach"
+
+    def _more_devices(self, request: StreamRequest) -> int | None:
+        """Fewest further devices that take the whole stream by themselves, beside what is free
+        now.
+        """
+        groupings = self.groupings(request.model, request.slo)
+        most = min(plan.devices for plan in groupings)
+        for more in range(1, most + 1):
+            pool = replace(self.pool, devices=self.pool.devices + more)
+            wider = self._new_placement(pool)
+            for stream_id, (demands, devices) in self.placement.placed.items():
+                wider.add(stream_id, demands, devices)
+            if self._places(request, wider):
+                return more
+        return most if math.isfinite(most) else None
+
+    def _places(self, request: StreamRequest, placement: Placement) -> bool:
+        for plan in self.groupings(request.model, request.slo)[:3]:
+            demands = placement.demands(request.model, plan.partition, request.slo.period_s)
+            if not isinstance(placement.find(demands, discrepancies=0, nodes=50), Shortage):
+                return True
+        return False

@@ -1,0 +1,207 @@
+"""A quick check of a schedule: one task per run of blocks instead of one per block.
+
+Neighbouring stages on one device are one task, cut where any other stream of the model cuts them on
+that device, so that equal runs still batch. Runs are not interrupted, blocks are between; so this
+is a little stricter than the full simulation, and some twenty times as fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from physis_core.plan.profile import ModelProfile
+from physis_core.plan.topology import Pool
+from physis_core.sim.scenario import Scenario, SimStream
+from physis_core.sim.simulator import Simulator
+from physis_core.types import StageGraph
+
+_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedStream:
+    """A stream with its place: `device_of[s]` for every stage."""
+
+    stream_id: str
+    model: str
+    device_of: tuple[int, ...]
+    period_s: float
+    priority: int = 0
+    max_response_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`kept` is False where some stream missed; then `stream_id` and `reason` name the first."""
+
+    kept: bool
+    stream_id: str = ""
+    reason: str = ""
+    chunks: int = 0
+
+
+def component(streams: Sequence[PlacedStream], of: str) -> list[PlacedStream]:
+    """The streams that share a device with `of`, or with one that does, and so on."""
+    left = {s.stream_id: s for s in streams}
+    found = [left.pop(of)]
+    devices = set(found[0].device_of)
+    grown = True
+    while grown:
+        grown = False
+        for stream in list(left.values()):
+            if not devices.isdisjoint(stream.device_of):
+                found.append(left.pop(stream.stream_id))
+                devices.update(stream.device_of)
+                grown = True
+    return found
+
+
+def keeps_slo(
+    streams: Sequence[PlacedStream],
+    models: dict[str, ModelProfile],
+    pool: Pool,
+    *,
+    max_batch: int = 16,
+    stretch: float = 1.0,
+    shared_stretch: float = 1.0,
+    periods: int = 8,
+) -> Verdict:
+    """Simulate these streams at p99 costs and see whether each keeps its period and response bound.
+
+    `stretch` lengthens every task, `shared_stretch` those of devices with more than one stream.
+    """
+    runs = {s.stream_id: _runs(s, models[s.model]) for s in streams}
+    sharing: dict[int, set[str]] = {}
+    for stream in streams:
+        for device in set(stream.device_of):
+            sharing.setdefault(device, set()).add(stream.stream_id)
+    cuts = _cuts(streams, runs)
+    keys: dict[tuple[str, int, int, bool], int] = {}
+    costs: dict[int, dict[int, float]] = {}
+    specs: list[SimStream] = []
+    longest_s = max(stream.period_s for stream in streams)
+    for i, stream in enumerate(streams):
+        profile = models[stream.model]
+        devices, blocks = [], []
+        for device, first, last in runs[stream.stream_id]:
+            borders = [b for b in cuts[(stream.model, device)] if first < b < last]
+            for low, high in zip([first, *borders], [*borders, last]):
+                shared = len(sharing[device]) > 1
+                name = (stream.model, low, high, shared)
+                if name not in keys:
+                    keys[name] = len(keys)
+                    factor = stretch * (shared_stretch if shared else 1.0)
+                    costs[keys[name]] = _run_costs(profile, low, high, max_batch, factor)
+                devices.append(device)
+                blocks.append(keys[name])
+        total_s = sum(costs[b][1] for b in blocks)
+        in_flight = math.ceil(4.0 * total_s / stream.period_s) + 4
+        specs.append(
+            SimStream(
+                stream_id=stream.stream_id,
+                graph=StageGraph(steps=1, blocks=len(blocks)),
+                device_of=tuple(devices),
+                block_keys=tuple(blocks),
+                period_s=stream.period_s,
+                credits=in_flight,
+                priority=stream.priority,
+                open_s=(i * _GOLDEN % 1.0) * stream.period_s,
+                hidden_bytes=profile.hidden_bytes,
+                expected_response_s=1.5 * total_s,
+                margin_s=0.5 * stream.period_s,
+                first_responses=4,
+            )
+        )
+    fill_s = max(sum(costs[b][1] for b in s.block_keys) for s in specs) * 1.5 + 5 * longest_s
+    simulator = Simulator(
+        Scenario(
+            pool=pool,
+            costs=costs,
+            streams=tuple(specs),
+            end_s=fill_s + periods * longest_s,
+            max_batch=max_batch,
+            record_tasks=0,
+        )
+    )
+    simulator.run()
+    return _judge(simulator, streams, fill_s, fill_s + periods * longest_s)
+
+
+def _judge(
+    simulator: Simulator, streams: Iterable[PlacedStream], after_s: float, end_s: float
+) -> Verdict:
+    chunks = 0
+    bounds = {s.stream_id: s.max_response_s for s in streams}
+    for trace in simulator.traces:
+        spec = trace.spec
+        assert spec.period_s is not None
+        if trace.dropped:
+            reason = f"{sum(trace.dropped.values())} chunks found the pipeline full"
+            return Verdict(kept=False, stream_id=spec.stream_id, reason=reason)
+        before = after_s - spec.period_s
+        for chunk in trace.chunks:
+            if chunk.release_s < before or chunk.deadline_s > end_s:
+                continue
+            chunks += 1
+            if not chunk.exit_s <= chunk.deadline_s:
+                return Verdict(
+                    kept=False, stream_id=spec.stream_id, reason="a chunk missed its delivery"
+                )
+            if chunk.exit_s - chunk.entry_s > bounds[spec.stream_id]:
+                return Verdict(
+                    kept=False, stream_id=spec.stream_id, reason="the response passed its bound"
+                )
+        done = [c.exit_s - c.release_s for c in trace.chunks if c.exit_s == c.exit_s]
+        late = done[len(done) // 2 :]
+        if len(done) >= 8 and max(late) > max(done[: len(done) // 2]) + spec.period_s:
+            return Verdict(
+                kept=False,
+                stream_id=spec.stream_id,
+                reason="its response grows from chunk to chunk",
+            )
+    return Verdict(kept=True, chunks=chunks)
+
+
+def _runs(stream: PlacedStream, profile: ModelProfile) -> list[tuple[int, int, int]]:
+    """(device, first block, block after the last) of each run; a run never passes a step's end."""
+    runs: list[tuple[int, int, int]] = []
+    blocks = profile.blocks
+    for stage, device in enumerate(stream.device_of):
+        block = stage % blocks
+        if runs and block and runs[-1][0] == device:
+            runs[-1] = (device, runs[-1][1], block + 1)
+        else:
+            runs.append((device, block, block + 1))
+    return runs
+
+
+def _cuts(
+    streams: Sequence[PlacedStream], runs: dict[str, list[tuple[int, int, int]]]
+) -> dict[tuple[str, int], list[int]]:
+    """Borders of runs by model and device, in ascending order."""
+    cuts: dict[tuple[str, int], set[int]] = {}
+    for stream in streams:
+        for device, first, last in runs[stream.stream_id]:
+            cuts.setdefault((stream.model, device), set()).update((first, last))
+    return {key: sorted(values) for key, values in cuts.items()}
+
+
+def _run_costs(
+    profile: ModelProfile, first: int, last: int, max_batch: int, factor: float
+) -> dict[int, float]:
+    """p99 seconds of a run of blocks by batch size: medians add up, excesses add in squares."""
+    out = {}
+    low, high = profile.table(), profile.table(p99=True)
+    for batch in _BATCHES:
+        if batch > max(max_batch, 1):
+            break
+        mean, square = 0.0, 0.0
+        for block in range(first, last):
+            p50_s = low.predict_s(block, batch)
+            mean += p50_s
+            square += (high.predict_s(block, batch) - p50_s) ** 2
+        out[batch] = factor * (mean + math.sqrt(square))
+    return out
