@@ -23,9 +23,11 @@ TASK_DTYPE = np.dtype(
         ("end_s", "<f8"),
     ]
 )
-"""One task. `batch` numbers the batches of one device, `size` is how many tasks were in it. `source` is
-the device that the chunk came from (-1: the front), `sent_s` when it left there, `ready_s` when it stood in
-this stage's queue, `start_s` and `end_s` bracket the compute. Seconds of the host's steady clock."""
+"""One task. `batch` numbers the batches of one device, `size` is how many tasks were in it.
+`source` is the device that the chunk came from (-1: the front), `sent_s` when it left there,
+`ready_s` when it stood in this stage's queue, `start_s` and `end_s` bracket the compute. Seconds of
+the host's steady clock.
+"""
 
 _RECORD = struct.Struct("<IIQHHIHhdddd")
 _SIZE = _RECORD.size
@@ -87,7 +89,9 @@ class TaskLog:
         return self._written
 
     def take(self) -> tuple[Tasks, int]:
-        """Records since the last call, oldest first, and how many were overwritten unread. A copy."""
+        """Records since the last call, oldest first, and how many were overwritten unread. A
+        copy.
+        """
         lost = max(0, self._written - self._read - self._capacity)
         first, last = self._read + lost, self._written
         self._read = last

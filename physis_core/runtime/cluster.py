@@ -1,7 +1,7 @@
 """The workers as the front sees them: started, spoken to, missed when they die, stopped.
 
-Two kinds with one face: worker processes of this host (or of others, started by torchrun), and one worker in a
-thread of this process. Both run the same loop and give the same chunks.
+Two kinds with one face: worker processes of this host (or of others, started by torchrun), and one
+worker in a thread of this process. Both run the same loop and give the same chunks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from typing import Protocol
 
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.runtime.control import Channel, Message, Wake
 from physis_core.runtime.deployment import Deployment
@@ -26,7 +27,9 @@ from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
 
 OnMessage = Callable[[int, Message], None]
-"""(worker, message), called in whatever thread received it. `dead` is made here when a worker ends."""
+"""(worker, message), called in whatever thread received it. `dead` is made here when a worker
+ends.
+"""
 
 
 class Cluster(Protocol):
@@ -112,7 +115,7 @@ class ProcessCluster:
         self._host = host
         self._store_port = store_port
         self._key = key if key is not None else secrets.token_bytes(32)
-        self._store: dist.TCPStore | None = None
+        self._store: TCPStore | None = None
         self._listener: Listener | None = None
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._channels: dict[int, Channel] = {}
@@ -134,9 +137,7 @@ class ProcessCluster:
 
     def _start(self, timeout_s: float) -> None:
         try:
-            self._store = dist.TCPStore(
-                self._host, self._store_port, None, True, wait_for_workers=False
-            )
+            self._store = TCPStore(self._host, self._store_port, None, True, wait_for_workers=False)
         except RuntimeError as error:
             # The store is at hand only under torch's own exception type, a RuntimeError.
             raise UserError("store_port", self._store_port, f"cannot listen ({error})") from None
@@ -174,7 +175,9 @@ class ProcessCluster:
 
     @property
     def store_address(self) -> str:
-        """HOST:PORT for `python -m physis_core.runtime.worker --front`; after the start has begun."""
+        """HOST:PORT for `python -m physis_core.runtime.worker --front`; after the start has
+        begun.
+        """
         assert self._store is not None
         return f"{self._host}:{self._store.port}"
 
@@ -208,10 +211,8 @@ class ProcessCluster:
         while not self._closing:
             try:
                 connection = self._listener.accept()
-            except Exception:
-                # A peer with a wrong key or one that hung up; or the listener was closed.
-                if self._closing:
-                    return
+            except (OSError, EOFError, AuthenticationError):
+                # A peer with a wrong key, one that hung up, or the listener was closed by us.
                 continue
             channel = Channel(connection)
             reader = threading.Thread(target=self._read, args=(channel,), daemon=True)

@@ -1,7 +1,8 @@
 """Between the front and its workers: small named messages with arrays beside them, and no pickle.
 
-A message is one frame: the length of a JSON text, the text, then the arrays' bytes. `multiprocessing.connection`
-carries the frames (`send_bytes`, `recv_bytes`) after its own authentication by a shared key.
+A message is one frame: the length of a JSON text, the text, then the arrays' bytes.
+`multiprocessing.connection` carries the frames (`send_bytes`, `recv_bytes`) after its own
+authentication by a shared key.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Message:
     """`kind` says what is asked or told; `fields` is JSON; `arrays` are named and travel as bytes.
 
     Front to worker: open, condition, restart, close, release, observe, stats, ping, stall, stop.
-    Worker to front: ready, done (answers one request), taken, exit, retired, failed, stats, pong, edge_lost,
-    fatal.
+    Worker to front: ready, done (answers one request), taken, exit, retired, failed, stats, pong,
+    edge_lost, fatal.
     """
 
     kind: str

@@ -1,7 +1,8 @@
 """What runs where: plain data that the front writes once and every worker process reads.
 
-A deployment names one model, the devices with the worker process that hosts each, and one or more routes.
-A route is a partition and the device of each of its virtual ranks; a stream walks one route for its whole life.
+A deployment names one model, the devices with the worker process that hosts each, and one or more
+routes. A route is a partition and the device of each of its virtual ranks; a stream walks one route
+for its whole life.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Deployment:
     """Args:
     workers: processes; 0 runs every device in one thread of the front's own process.
     link: transport between workers.
-    credits: chunks of one stream that may wait between two neighbouring stages on different devices.
-    max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
+    credits: chunks of one stream that may wait between two neighbouring stages on different
+    devices. max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
     costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
         at start.
     noise, noise_seed: of emulated devices (see `Emulation`).

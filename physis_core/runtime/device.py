@@ -84,14 +84,13 @@ class ModelExecutor:
                     try:
                         latents.append(self._enter(task))
                         entered.append(task)
-                    except Exception as error:
-                        # Whatever a model raises about one stream's observation ends that stream alone.
+                    except Exception as error:  # noqa: BLE001
+                        # Whatever a model raises about one stream's observation ends that stream
+                        # alone.
                         failures.append((task, error))
                 if entered:
                     latent = _joined(latents)
-                    self._run(
-                        entered, self.model.embed(latent, [task.step for task in entered])
-                    )
+                    self._run(entered, self.model.embed(latent, [task.step for task in entered]))
                 return failures
             self._run(tasks, _joined([task.payload for task in tasks]))
             return []

@@ -15,7 +15,9 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """`noise` is the relative standard deviation of one task's duration, drawn anew per (chunk, stage)."""
+    """`noise` is the relative standard deviation of one task's duration, drawn anew per (chunk,
+    stage).
+    """
 
     costs: Mapping[int, Mapping[int, float]]
     noise: float = 0.0
@@ -29,8 +31,8 @@ class Emulation:
 class DurationNoise:
     """Factor on a task's duration: a pure function of (seed, chunk, stage), so that two runs agree.
 
-    Normal, cut at three standard deviations. The draws come from a table because a run of 200 stages
-    asks for 40,000 of them a second.
+    Normal, cut at three standard deviations. The draws come from a table because a run of 200
+    stages asks for 40,000 of them a second.
     """
 
     __slots__ = ("_seed", "_table")
@@ -41,7 +43,8 @@ class DurationNoise:
         self._seed = seed
 
     def factor(self, chunk: int, stage: int) -> float:
-        # Multiply-and-fold hash (constants of splitmix64): neighbouring chunks and stages must not correlate.
+        # Multiply-and-fold hash (constants of splitmix64): neighbouring chunks and stages must not
+        # correlate.
         key = (chunk * 0x9E3779B97F4A7C15 + stage * 0xBF58476D1CE4E5B9 + self._seed) & _MASK
         key ^= key >> 30
         key = (key * 0x94D049BB133111EB) & _MASK

@@ -7,13 +7,14 @@
     engine.observe("arm", observation)                 # any thread; newest wins; Refused | None
     engine.set_condition("arm", {"prompt": "..."})     # from the next chunk on; Refused | None
     engine.restart_stream("arm", "clock jumped")       # new epoch: old chunks dropped, KV empty
-    engine.close_stream("arm", drain=True)             # True: chunks on their way are delivered first
-    engine.status()                                    # EngineStatus: a snapshot
+    engine.close_stream("arm", drain=True)             # True: chunks on their way are delivered
+    first engine.status()                                    # EngineStatus: a snapshot
     engine.close()
 
-`on_chunk(FinishedChunk)` and `on_event(EngineEvent)` are called in the engine's own thread, one at a time and in
-order; keep them short, and do not call a method that waits (open, set_condition, close) from inside them.
-`observe`, `restart_stream` and `status` may be called from anywhere. No observation, no chunk: nothing is invented.
+`on_chunk(FinishedChunk)` and `on_event(EngineEvent)` are called in the engine's own thread, one at
+a time and in order; keep them short, and do not call a method that waits (open, set_condition,
+close) from inside them. `observe`, `restart_stream` and `status` may be called from anywhere. No
+observation, no chunk: nothing is invented.
 
 One thread, `physis-engine`, owns all streams. Worker threads and processes only post to its inbox.
 """
@@ -22,7 +23,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -129,7 +129,8 @@ class Engine:
         self.warmup_s = math.nan
         self.measured_costs: dict[int, dict[int, float]] = {}
 
-    # -- life ---------------------------------------------------------------------------------------
+    # -- life
+    # ---------------------------------------------------------------------------------------
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Start the workers and wait until all are warm.
@@ -162,7 +163,8 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- any thread ---------------------------------------------------------------------------------
+    # -- any thread
+    # ---------------------------------------------------------------------------------
 
     def open_stream(self, config: StreamConfig, timeout_s: float = 30.0) -> StreamHandle | Refused:
         """Admit a stream and make its state at every worker. Waits for them."""
@@ -203,7 +205,9 @@ class Engine:
     def set_condition(
         self, stream_id: str, condition: Mapping[str, Any], timeout_s: float = 30.0
     ) -> Refused | None:
-        """Change what holds for the stream from its next chunk on; nothing changes where it is refused."""
+        """Change what holds for the stream from its next chunk on; nothing changes where it is
+        refused.
+        """
         self._must_not_wait_here()
         box: list[Refused | None] = []
         done = threading.Event()
@@ -222,7 +226,9 @@ class Engine:
         self._call(lambda: self._restart(stream_id, reason))
 
     def close_stream(self, stream_id: str, drain: bool = False, timeout_s: float = 30.0) -> bool:
-        """False where there is no such stream, or it did not drain in time (it is then cancelled)."""
+        """False where there is no such stream, or it did not drain in time (it is then
+        cancelled).
+        """
         self._must_not_wait_here()
         done = threading.Event()
         if not self._call(lambda: self._close_stream(stream_id, drain, done.set)):
@@ -241,7 +247,9 @@ class Engine:
         self._cluster.send(worker, Message("stall", {"device": device, "seconds": seconds}))
 
     def worker_stats(self, timeout_s: float = 10.0) -> dict[int, Message]:
-        """Each living worker's figures and its task records since the last call (see `observe.trace`)."""
+        """Each living worker's figures and its task records since the last call (see
+        `observe.trace`).
+        """
         self._must_not_wait_here()
         box: list[dict[int, Message]] = []
         done = threading.Event()
@@ -286,7 +294,8 @@ class Engine:
     def _hear(self, worker: int, message: Message) -> None:
         self._post((worker, message))
 
-    # -- the engine's thread ------------------------------------------------------------------------
+    # -- the engine's thread
+    # ------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stop:
@@ -419,11 +428,10 @@ class Engine:
         elif message.kind == "edge_lost":
             self._lose_edge(worker, tuple(fields["edge"]), fields["reason"])
 
-    # -- streams ------------------------------------------------------------------------------------
+    # -- streams
+    # ------------------------------------------------------------------------------------
 
-    def _open(
-        self, config: StreamConfig, finish: Callable[[StreamHandle | Refused], None]
-    ) -> None:
+    def _open(self, config: StreamConfig, finish: Callable[[StreamHandle | Refused], None]) -> None:
         refusal = self._refusal(config)
         if refusal is not None:
             finish(refusal)
@@ -487,7 +495,9 @@ class Engine:
         return self._admit(config) if self._admit is not None else None
 
     def _room(self, config: StreamConfig) -> int:
-        """Chunks that keep the whole route busy: one per run of stages, and one more to hand over."""
+        """Chunks that keep the whole route busy: one per run of stages, and one more to hand
+        over.
+        """
         if config.max_in_flight is not None:
             return config.max_in_flight
         graph = self.spec.graph
@@ -580,7 +590,8 @@ class Engine:
         kind: EventKind = "stream_failed" if state is StreamState.FAILED else "stream_closed"
         self._tell(kind, reason, stream=stream)
 
-    # -- workers ------------------------------------------------------------------------------------
+    # -- workers
+    # ------------------------------------------------------------------------------------
 
     def _ask(
         self,

@@ -26,9 +26,10 @@ _INT32 = 2**31
 class InFlight(ReadyTask):
     """A chunk on its way. It is its own ready task: one object moves from queue to queue.
 
-    `stream` is the engine's handle of the stream; `stage`, `step`, `block`, `ready_s` and `remaining_s`
-    change at each hop, the rest belongs to the chunk. `touches` are the engine's own numbers of the
-    observations that the chunk used, in the order of use. `payload` is empty before the first task.
+    `stream` is the engine's handle of the stream; `stage`, `step`, `block`, `ready_s` and
+    `remaining_s` change at each hop, the rest belongs to the chunk. `touches` are the engine's own
+    numbers of the observations that the chunk used, in the order of use. `payload` is empty before
+    the first task.
     """
 
     chunk_id: int

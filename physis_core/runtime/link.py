@@ -1,11 +1,13 @@
 """One edge between two devices of different worker processes: chunks one way, credits the other.
 
-Each edge is its own two-rank process group, made through the shared store, so that a lost peer breaks its edges
-and no others. A message is one uint8 tensor of the edge's fixed size: envelope, then payload.
+Each edge is its own two-rank process group, made through the shared store, so that a lost peer
+breaks its edges and no others. A message is one uint8 tensor of the edge's fixed size: envelope,
+then payload.
 
-The event loop sends, without waiting. A thread at each end receives: chunks at the target, credits at the
-source. It posts what came to the loop's inbox and rings. Nothing queues without bound: a chunk is sent only with
-a credit of its (stream, stage boundary), and a credit is sent only for a chunk that started computing.
+The event loop sends, without waiting. A thread at each end receives: chunks at the target, credits
+at the source. It posts what came to the loop's inbox and rings. Nothing queues without bound: a
+chunk is sent only with a credit of its (stream, stage boundary), and a credit is sent only for a
+chunk that started computing.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from physis_core.model.protocol import ModelSpec, Payload, TensorSpec
 from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight, pack_into, unpack_from
@@ -62,12 +65,12 @@ class LinkReceiver(Protocol):
     def close(self) -> None: ...
 
 
-def edge_group(store: dist.Store, name: str, rank: int, host: str) -> Any:
+def edge_group(store: TCPStore, name: str, rank: int, host: str) -> Any:
     """The two-rank gloo group of an edge; blocks until the peer has come, too."""
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = _FOREVER
-    return dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, options)
+    return dist.ProcessGroupGloo(PrefixStore(name, store), rank, 2, options)
 
 
 class PayloadLayout:
@@ -95,6 +98,11 @@ class PayloadLayout:
             buffer[start:end].view(spec.dtype).view(1, *spec.shape)
             for start, end, spec in self._places[stage % self._blocks == 0]
         )
+
+
+def _view(buffer: torch.Tensor) -> memoryview:
+    bytes_of: Any = buffer.numpy()
+    return memoryview(bytes_of)
 
 
 def _places(specs: Sequence[TensorSpec]) -> list[tuple[int, int, TensorSpec]]:
@@ -171,11 +179,11 @@ class GlooSender:
 
     def _new_buffer(self) -> tuple[torch.Tensor, memoryview]:
         buffer = torch.zeros(self._size, dtype=torch.uint8)
-        return buffer, memoryview(buffer.numpy())
+        return buffer, _view(buffer)
 
     def _receive_credits(self) -> None:
         buffer = torch.zeros(_CREDIT_BYTES, dtype=torch.uint8)
-        view = memoryview(buffer.numpy())
+        view = _view(buffer)
         while True:
             try:
                 self._group.recv([buffer], 1, 1).wait()
@@ -187,10 +195,7 @@ class GlooSender:
             if count:
                 size = _CREDIT.size
                 self._on_credits(
-                    [
-                        _CREDIT.unpack_from(view, _CREDIT_HEAD.size + i * size)
-                        for i in range(count)
-                    ]
+                    [_CREDIT.unpack_from(view, _CREDIT_HEAD.size + i * size) for i in range(count)]
                 )
             if last:
                 return
@@ -254,7 +259,7 @@ class GlooReceiver:
         self._next += 1
         work = self._works[slot]
         buffer = self._ring[slot]
-        view = memoryview(buffer.numpy())
+        view = _view(buffer)
         try:
             if work is not None:
                 work.wait()
@@ -275,7 +280,7 @@ class GlooReceiver:
                 self._lose(str(error))
                 return
             self._received += 1
-            chunk = unpack_from(memoryview(buffer.numpy()))
+            chunk = unpack_from(_view(buffer))
             if chunk.stream == _STOP_STREAM:
                 return
             if self._layout is not None:

@@ -1,11 +1,12 @@
 """One stream's stages on one worker: queues, turns and credits.
 
-Why this never deadlocks. Credits are counted per (stream, stage boundary between two devices): at most `credits`
-chunks stand in the queue of stage s + 1 or are on their way to it, and a task of stage s starts only when it has
-such a place. A chunk's way is therefore a line, even where the devices form a ring (`block` partition: last block
-back to the first): take, of all waiting chunks, one at the highest stage s of its stream. Nothing of that stream
-waits beyond s, what computes there ends, so every place of s + 1 comes free; its predecessors have left s, so it is
-its turn; devices take turns by task, so its device comes free too. It runs; by induction all do. Leaving the last
+Why this never deadlocks. Credits are counted per (stream, stage boundary between two devices): at
+most `credits` chunks stand in the queue of stage s + 1 or are on their way to it, and a task of
+stage s starts only when it has such a place. A chunk's way is therefore a line, even where the
+devices form a ring (`block` partition: last block back to the first): take, of all waiting chunks,
+one at the highest stage s of its stream. Nothing of that stream waits beyond s, what computes there
+ends, so every place of s + 1 comes free; its predecessors have left s, so it is its turn; devices
+take turns by task, so its device comes free too. It runs; by induction all do. Leaving the last
 stage needs no credit. Places for one ring in common would not have this property.
 """
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
 
 class StageSlot:
-    """One (stream, epoch, stage). Chunks wait in `fifo`; the head runs when `next_seq` has come to it.
+    """One (stream, epoch, stage). Chunks wait in `fifo`; the head runs when `next_seq` has come to
+    it.
 
-    `credits` counts free places at the next stage and is looked at only where `bounded`. `gate` (clean KV)
-    is the slot whose `next_seq` must have reached the chunk first. Exactly one of `next`, `link`,
-    and neither (last stage) says where a chunk goes; of `source`, `source_link` and neither where it came from.
+    `credits` counts free places at the next stage and is looked at only where `bounded`. `gate`
+    (clean KV) is the slot whose `next_seq` must have reached the chunk first. Exactly one of
+    `next`, `link`, and neither (last stage) says where a chunk goes; of `source`, `source_link` and
+    neither where it came from.
     """
 
     __slots__ = (
@@ -56,9 +59,7 @@ class StageSlot:
         "writes",
     )
 
-    def __init__(
-        self, side: StreamSide, device: Device, stage: int, step: int, block: int
-    ) -> None:
+    def __init__(self, side: StreamSide, device: Device, stage: int, step: int, block: int) -> None:
         self.side = side
         self.device = device
         self.stage = stage

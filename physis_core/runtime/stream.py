@@ -35,11 +35,11 @@ WINDOW = 4096
 class StreamConfig:
     """How a stream is to run.
 
-    release: `periodic` lets chunk c in at r_0 + c * period_s with the newest observation; `free` as fast as
-        places come free; `on_observation` once per observation (lockstep).
+    release: `periodic` lets chunk c in at r_0 + c * period_s with the newest observation; `free` as
+        fast as places come free; `on_observation` once per observation (lockstep).
     max_in_flight: most chunks between entry and exit; None: what the route can keep busy.
-    max_age_s: an observation older than this, counted from its entry into the engine, starts no chunk.
-    max_action_age_s: caps how long the pacer may hold finished chunks.
+    max_age_s: an observation older than this, counted from its entry into the engine, starts no
+    chunk. max_action_age_s: caps how long the pacer may hold finished chunks.
     hold: False delivers at once and still counts misses.
     check_finite: refuse observations that hold NaN or infinity.
     """

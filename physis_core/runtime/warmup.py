@@ -1,7 +1,8 @@
 """Devices of a worker, made ready: weights loaded, first slow runs done, costs measured.
 
-The first inference of a process is far slower than all later ones, and would otherwise stand in the figures and
-in the predictions for ever. So every block runs here before the worker says that it is ready.
+The first inference of a process is far slower than all later ones, and would otherwise stand in the
+figures and in the predictions for ever. So every block runs here before the worker says that it is
+ready.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, Device
 
 
 def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) -> Points:
-    """Shortest of a few runs of every block, at batch sizes 1, 2, 4 ... and `max_batch`, windows full."""
+    """Shortest of a few runs of every block, at batch sizes 1, 2, 4 ... and `max_batch`, windows
+    full.
+    """
     sizes = [1]
     while sizes[-1] * 2 < min(max_batch, _LARGEST_MEASURED_BATCH):
         sizes.append(sizes[-1] * 2)
@@ -74,9 +77,7 @@ def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) ->
         points[block] = {}
         for size in sizes:
             runs = max(_REPEATS, model.spec.window_chunks) if size == 1 else _REPEATS
-            seconds = [
-                _run_once(executor, block, size, run, kv, condition) for run in range(runs)
-            ]
+            seconds = [_run_once(executor, block, size, run, kv, condition) for run in range(runs)]
             points[block][size] = min(seconds[-_REPEATS:])
     return points
 

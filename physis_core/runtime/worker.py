@@ -1,8 +1,9 @@
 """A worker process: `python -m physis_core.runtime.worker`.
 
-Started by the front with its orders as JSON on standard input, or on any host by torchrun with `--front HOST:PORT`
-(the front's store) and the shared key in PHYSIS_KEY; RANK then says which worker this is. It builds only its own
-blocks, says `ready`, and runs its event loop until the front stops it or goes away.
+Started by the front with its orders as JSON on standard input, or on any host by torchrun with
+`--front HOST:PORT` (the front's store) and the shared key in PHYSIS_KEY; RANK then says which
+worker this is. It builds only its own blocks, says `ready`, and runs its event loop until the front
+stops it or goes away.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from multiprocessing.connection import Client
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.model.loading import load_spec
 from physis_core.runtime.control import Channel, Message
@@ -73,7 +74,9 @@ class Orders:
 def build_loop(
     deployment: Deployment, worker: int, reply: Callable[[Message], None]
 ) -> tuple[WorkerLoop, Message]:
-    """A loop with its devices warm, links not yet made, and the `ready` message to send after them."""
+    """A loop with its devices warm, links not yet made, and the `ready` message to send after
+    them.
+    """
     start_s = time.monotonic()
     devices, measured = build_devices(deployment, worker)
     loop = WorkerLoop(deployment, devices, reply=reply)
@@ -89,8 +92,10 @@ def build_loop(
     return loop, ready
 
 
-def make_links(orders: Orders, loop: WorkerLoop, store: dist.Store) -> None:
-    """Every worker makes its edges in the one order of the deployment, so that no two wait for each other."""
+def make_links(orders: Orders, loop: WorkerLoop, store: TCPStore) -> None:
+    """Every worker makes its edges in the one order of the deployment, so that no two wait for each
+    other.
+    """
     deployment = orders.deployment
     check_link(deployment.link)
     spec = load_spec(deployment.model)
@@ -141,7 +146,7 @@ def serve(orders: Orders) -> None:
     channel.send(Message("hello", {"worker": orders.worker, "pid": os.getpid()}))
     try:
         loop, ready = build_loop(orders.deployment, orders.worker, lambda m: _tell(channel, m))
-        store = dist.TCPStore(orders.store_host, orders.store_port, None, False)
+        store = TCPStore(orders.store_host, orders.store_port, None, False)
         make_links(orders, loop, store)
     except UserError as error:
         fatal = {"field": error.field, "value": str(error.value), "reason": error.reason}
@@ -191,7 +196,7 @@ def _orders_of_torchrun(front: str) -> Orders:
     for name in ("RANK", "PHYSIS_KEY"):
         if name not in os.environ:
             raise UserError(name, None, "must be in the environment of a worker")
-    store = dist.TCPStore(host, int(port), None, False)
+    store = TCPStore(host, int(port), None, False)
     shared: dict[str, Any] = json.loads(store.get("physis/cluster").decode())
     return Orders(
         deployment=Deployment.from_json(shared["deployment"]),
@@ -223,7 +228,7 @@ def main() -> None:
     code = 0
     try:
         serve(orders)
-    except Exception:
+    except Exception:  # noqa: BLE001
         traceback.print_exc()
         code = 1
     sys.stdout.flush()

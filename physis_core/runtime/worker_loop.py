@@ -1,7 +1,9 @@
-"""The event loop of one worker: it hosts devices, moves chunks from stage to stage and runs batches.
+"""The event loop of one worker: it hosts devices, moves chunks from stage to stage and runs
+batches.
 
-One thread owns all of this state. Other threads only append to `inbox` and ring. A turn of the loop: take
-what came in, finish what is done, start what may start, send credits, sleep until the next event.
+One thread owns all of this state. Other threads only append to `inbox` and ring. A turn of the
+loop: take what came in, finish what is done, start what may start, send credits, sleep until the
+next event.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from physis_core.runtime.dispatch import RunBatch, WaitUntil, decide
 from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.link import Credit, LinkReceiver, LinkSender
 from physis_core.runtime.stages import StageSlot, StreamSide
+from physis_core.runtime.worker_streams import WorkerStreams
 from physis_core.types import Array, UserError
 
 _SPIN_S = 60e-6
@@ -51,19 +54,23 @@ class WorkerLoop:
         self.log = TaskLog(LOG_CAPACITY)
         self.late_dropped = 0
         self._reply = reply
-        self._graph = deployment.graph
-        self._sides: dict[int, StreamSide] = {}
         self._timers: list[tuple[float, int, Device]] = []
         self._timer_number = 0
         self._dirty: list[Device] = []
         self._stalled: dict[int, float] = {}
         self._small_batches: int | None = None
         self._stop = False
+        self._streams = WorkerStreams(
+            deployment, devices, self.senders, self.receivers, self._touch
+        )
+        self._sides = self._streams.sides
 
     # -- other threads ----------------------------------------------------------------------------
 
     def post(self, kind: str, what: Any) -> None:
-        """Hand something to the loop: ("message", Message), ("chunk", ...), ("credits", ...), ("lost", ...)."""
+        """Hand something to the loop: ("message", Message), ("chunk", ...), ("credits", ...),
+        ("lost", ...).
+        """
         self.inbox.append((kind, what))
         self.wake.ring()
 
@@ -170,8 +177,9 @@ class WorkerLoop:
         assert device.executor is not None
         try:
             failures = device.executor.run(tasks)
-        except Exception as error:
-            # Nobody knows whose KV is whole after an error inside a block: its streams end, no other.
+        except Exception as error:  # noqa: BLE001
+            # Nobody knows whose KV is whole after an error inside a block: its streams end, no
+            # other.
             for task in tasks:
                 self._fail(task.slot.side, error)
             self._touch(device)
@@ -180,16 +188,15 @@ class WorkerLoop:
         block = tasks[0].block
         if failures:
             failed = {id(task) for task, _ in failures}
-            for task, error in failures:
-                self._fail(task.slot.side, error)
+            for task, why in failures:
+                assert task.slot is not None
+                self._fail(task.slot.side, why)
             tasks = [task for task in tasks if id(task) not in failed]
         elif device.learned is not None:
             device.learned.observe(block, len(tasks), end_s - start_s)
         self._finish(device, tasks, start_s, end_s)
 
-    def _finish(
-        self, device: Device, tasks: Sequence[Any], start_s: float, end_s: float
-    ) -> None:
+    def _finish(self, device: Device, tasks: Sequence[Any], start_s: float, end_s: float) -> None:
         device.running = ()
         device.busy_s += end_s - start_s
         add = self.log.add
@@ -282,7 +289,7 @@ class WorkerLoop:
         side = self._sides.get(chunk.stream)
         if side is not None and chunk.epoch > side.epoch:
             # The restart overtook its own message on the way through the pipeline.
-            self._restart(side, chunk.epoch)
+            self._streams.restart(side, chunk.epoch)
         if side is None or chunk.epoch < side.epoch:
             self.late_dropped += 1
             return
@@ -306,13 +313,13 @@ class WorkerLoop:
             if side is not None and side.epoch == fields["epoch"]:
                 side.newest, side.newest_number = message.arrays, fields["number"]
         elif message.kind == "open":
-            self._answer(fields, lambda: self._open(fields))
+            self._answer(fields, lambda: self._streams.open(fields))
         elif message.kind == "condition":
-            self._answer(fields, lambda: self._set_condition(fields))
+            self._answer(fields, lambda: self._streams.set_condition(fields))
         elif message.kind == "restart":
-            self._answer(fields, lambda: self._restart_by_message(fields))
+            self._answer(fields, lambda: self._streams.restart_by_message(fields))
         elif message.kind == "close":
-            self._answer(fields, lambda: self._close(fields["stream"]))
+            self._answer(fields, lambda: self._streams.close(fields["stream"]))
         elif message.kind == "stats":
             self._reply(self._stats(fields))
         elif message.kind == "ping":
@@ -329,7 +336,7 @@ class WorkerLoop:
         reason = ""
         try:
             act()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Whatever one stream's wishes make a model raise refuses that wish, and stops nobody.
             reason = _reason(error)
         self._reply(Message("done", {"request": fields["request"], "reason": reason}))
@@ -362,149 +369,12 @@ class WorkerLoop:
         )
         self._enqueue(chunk, slot, now_s)
 
-    # -- streams ----------------------------------------------------------------------------------
-
-    def _open(self, fields: dict[str, Any]) -> None:
-        side = StreamSide(
-            fields["stream"],
-            fields["route"],
-            fields["epoch"],
-            fields["seed"],
-            fields["refresh"],
-            fields["priority"],
-        )
-        side.conditions[0] = self._condition(fields["condition"])
-        self._build_slots(side)
-        self._sides[side.handle] = side
-
-    def _condition(self, values: dict[str, Any]) -> dict[int, Any]:
-        return {
-            index: None if device.executor is None else device.executor.model.condition(values)
-            for index, device in self.devices.items()
-        }
-
-    def _set_condition(self, fields: dict[str, Any]) -> None:
-        side = self._sides.get(fields["stream"])
-        if side is None:
-            return
-        made = self._condition(fields["condition"])
-        for version in [v for v in side.conditions if v < fields["oldest_in_use"]]:
-            del side.conditions[version]
-        side.conditions[fields["version"]] = made
-
-    def _restart_by_message(self, fields: dict[str, Any]) -> None:
-        side = self._sides.get(fields["stream"])
-        if side is not None and side.epoch < fields["epoch"]:
-            self._restart(side, fields["epoch"])
-
-    def _restart(self, side: StreamSide, epoch: int) -> None:
-        self._drop(side)
-        side.epoch = epoch
-        side.newest, side.newest_number = None, 0
-        kept = {slot.stage: slot.kv for slot in side.slots.values()}
-        self._build_slots(side, kept)
-
-    def _close(self, handle: int) -> None:
-        side = self._sides.pop(handle, None)
-        if side is not None:
-            self._drop(side)
-
-    def _drop(self, side: StreamSide) -> None:
-        """Forget the chunks of this stream here; what runs now is ignored when it ends."""
-        for slot in side.slots.values():
-            slot.dead = True
-            if slot.fifo:
-                slot.device.waiting.remove(slot)
-                slot.fifo.clear()
-            self._touch(slot.device)
-
     def _fail(self, side: StreamSide, error: Exception) -> None:
         if self._sides.get(side.handle) is not side:
             return
-        self._close(side.handle)
+        self._streams.close(side.handle)
         fields = {"stream": side.handle, "epoch": side.epoch, "reason": _reason(error)}
         self._reply(Message("failed", fields))
-
-    def _build_slots(self, side: StreamSide, kept: dict[int, Any] | None = None) -> None:
-        graph = self._graph
-        route = self.deployment.routes[side.route]
-        side.slots = {}
-        for stage in range(graph.stages):
-            device = self.devices.get(route.device_of(stage))
-            if device is not None:
-                where = graph.stage(stage)
-                slot = StageSlot(side, device, stage, where.step, where.block)
-                slot.writes = graph.writes_kv(where)
-                slot.exits = stage == graph.exit_index
-                side.slots[stage] = slot
-        for stage, slot in side.slots.items():
-            self._connect(slot, route.device_of(stage), side)
-            following = stage + 1
-            if following < graph.stages:
-                self._lead_on(slot, route.device_of(stage), route.device_of(following), side)
-        self._give_kv(side, kept)
-        self._predict_rest(side)
-
-    def _connect(self, slot: StageSlot, here: int, side: StreamSide) -> None:
-        if slot.stage == 0:
-            return
-        before = self.deployment.routes[side.route].device_of(slot.stage - 1)
-        slot.source_device = before
-        if before == here:
-            return
-        if before in self.devices:
-            slot.source = side.slots[slot.stage - 1]
-        else:
-            slot.source_link = self.receivers[(before, here)]
-
-    def _lead_on(self, slot: StageSlot, here: int, there: int, side: StreamSide) -> None:
-        if there in self.devices:
-            slot.next = side.slots[slot.stage + 1]
-        else:
-            slot.link = self.senders[(here, there)]
-        if there != here:
-            slot.bounded = True
-            slot.credits = self.deployment.credits
-
-    def _give_kv(self, side: StreamSide, kept: dict[int, Any] | None) -> None:
-        clean = self._graph.kv == "clean"
-        shared: dict[int, Any] = {}
-        last_pass = self._graph.passes - 1
-        for stage, slot in side.slots.items():
-            executor = slot.device.executor
-            if executor is not None:
-                kv = shared.get(slot.block) if clean else None
-                if kv is None:
-                    kv = kept[stage] if kept is not None else executor.model.new_kv(slot.block)
-                    kv.reset()
-                    shared[slot.block] = kv
-                slot.kv = kv
-            if clean and slot.step == 0:
-                slot.gate = side.slots[last_pass * self._graph.blocks + slot.block]
-
-    def _predict_rest(self, side: StreamSide) -> None:
-        """Cost of what follows each stage until the exit, for the slack; from the profile."""
-        table = self.deployment.cost_table()
-        known = table.predict_s if table is not None else None
-        rest_s = 0.0
-        last = self._graph.exit_index
-        for stage in range(self._graph.stages - 1, -1, -1):
-            slot = side.slots.get(stage)
-            if slot is not None:
-                slot.remaining_s = rest_s
-            if stage <= last:
-                block = stage % self._graph.blocks
-                rest_s += known(block, 1) if known is not None else self.typical_s
-
-    @property
-    def typical_s(self) -> float:
-        """Measured seconds of one task on this worker, where no profile was given."""
-        seconds = [
-            device.costs.predict_s(block, 1)
-            for index, device in self.devices.items()
-            for block in self.deployment.blocks_of(index)
-        ]
-        return sum(seconds) / len(seconds)
 
     # -- figures ----------------------------------------------------------------------------------
 
