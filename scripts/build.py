@@ -22,6 +22,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements" / "lock.txt"
 WORK = VENV / "physis_build"
+INTERFACES = (".msg", ".srv")
 BUILT_WITH = ("ros-", "numpy=", "empy=", "lark")
 
 
@@ -46,9 +47,16 @@ def environment_digest() -> str:
 def messages_digest() -> str:
     sources = [*ROOT.glob("msg/*.msg"), *ROOT.glob("srv/*.srv")]
     sources += [ROOT / "CMakeLists.txt", ROOT / "package.xml", ROOT / "physis_ros/__init__.py"]
-    nodes = sorted(path.name for path in ROOT.glob("physis_ros/nodes/*_node.py"))
     built_with = [line for line in LOCK.read_text().splitlines() if line.startswith(BUILT_WITH)]
-    return digest(sources, str(VENV), sys.version.split()[0], *built_with, *nodes)
+    return digest(sources, str(VENV), sys.version.split()[0], *built_with, *node_names())
+
+
+def node_names() -> list[str]:
+    return sorted(path.name for path in ROOT.glob("physis_ros/nodes/*_node.py"))
+
+
+def interface_names() -> str:
+    return "\n".join(sorted(path.name for path in ROOT.glob("*/*.*") if path.suffix in INTERFACES))
 
 
 def stamp(name: str) -> Path:
@@ -145,14 +153,29 @@ def build_messages(wanted: str) -> None:
     print("[2/2] messages (rosidl: about a minute)", flush=True)
     begun = time.monotonic()
     stamp("messages").unlink(missing_ok=True)
+    if not is_current("interfaces", interface_names()):
+        # A message that no longer exists must not stay importable.
+        site = next((VENV / "lib").glob("python3.*/site-packages"))
+        folders = (site / "physis_ros", VENV / "include/physis_ros", VENV / "share/physis_ros")
+        for old in (WORK, *folders):
+            if old.exists():
+                shutil.rmtree(old)
+    # What the last build left is built upon, but never trusted: where that fails, from nothing.
     if WORK.exists():
-        shutil.rmtree(WORK)
-    WORK.mkdir()
-    site = next((VENV / "lib").glob("python3.*/site-packages"))
-    # A message that no longer exists must not stay importable.
-    for old in (site / "physis_ros", VENV / "include" / "physis_ros", VENV / "share/physis_ros"):
-        if old.exists():
-            shutil.rmtree(old)
+        try:
+            run_cmake()
+        except BuildError:
+            print("      what the last build left does not build: from nothing", flush=True)
+            shutil.rmtree(WORK)
+    if not WORK.exists():
+        WORK.mkdir()
+        run_cmake()
+    stamp("interfaces").write_text(interface_names())
+    stamp("messages").write_text(wanted)
+    print(f"      {time.monotonic() - begun:4.0f} s  messages are in place", flush=True)
+
+
+def run_cmake() -> None:
     # The build must see the environment alone, whatever distribution was sourced before.
     foreign = ("ROS_", "COLCON", "_ROS_WHEELS", "PYTHONPATH", "LD_LIBRARY_PATH")
     environment = {
@@ -182,9 +205,6 @@ def build_messages(wanted: str) -> None:
         ]
     )
     run_logged([str(PYTHON), "-c", probe], VENV / "physis_check.log", environment)
-    shutil.rmtree(WORK)
-    stamp("messages").write_text(wanted)
-    print(f"      {time.monotonic() - begun:4.0f} s  messages are in place", flush=True)
 
 
 def main() -> int:
