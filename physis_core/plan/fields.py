@@ -73,7 +73,7 @@ class Fields:
         most: float = math.inf,
     ) -> float:
         value = self.raw(field, default)
-        if value is default and not isinstance(value, (int, float)):
+        if field not in self:
             return value  # type: ignore[no-any-return]
         if isinstance(value, str):
             # YAML reads 1e9 as text; 1.0e+9 is meant.
@@ -97,7 +97,7 @@ class Fields:
         self, field: str, default: Any = _NEEDED, *, least: int = 0, most: int = 2**53
     ) -> int:
         value = self.raw(field, default)
-        if value is default and not isinstance(value, int):
+        if field not in self:
             return value  # type: ignore[no-any-return]
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(self.name(field), value, "must be a whole number")
@@ -107,7 +107,7 @@ class Fields:
 
     def text(self, field: str, default: Any = _NEEDED, *, choices: Sequence[str] = ()) -> str:
         value = self.raw(field, default)
-        if value is default and not isinstance(value, str):
+        if field not in self:
             return value  # type: ignore[no-any-return]
         if not isinstance(value, str):
             raise UserError(self.name(field), value, "must be text")
