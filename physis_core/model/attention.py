@@ -41,8 +41,13 @@ def windowed_attention(
         current = rope.table((chunks_seen - 1,), q.device)
         attended = functional.scaled_dot_product_attention(
             apply_rope(q[rows], *current).transpose(1, 2),
-            torch.stack([keys for _, keys, _ in members]).transpose(1, 2).to(q.dtype),
-            torch.stack([values for _, _, values in members]).transpose(1, 2).to(q.dtype),
+            _stack([keys for _, keys, _ in members]).transpose(1, 2).to(q.dtype),
+            _stack([values for _, _, values in members]).transpose(1, 2).to(q.dtype),
         )
         out[rows] = attended.transpose(1, 2)
     return out
+
+
+def _stack(rows: list[Tensor]) -> Tensor:
+    """Without a copy where there is one row: the window may be the largest tensor of all."""
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)

@@ -31,6 +31,7 @@ def broken_promises(
     build: Build,
     *,
     conditions: Sequence[Mapping[str, Any]] = ({},),
+    observation: Mapping[str, Tensor] | None = None,
     seed: int = 0,
     rows: int = 4,
     relative: float = 1e-4,
@@ -39,11 +40,12 @@ def broken_promises(
 
     Args:
         conditions: stream conditions to mix within a batch, as a user would set them.
+        observation: for `rows` rows, [rows, ...]; random where not given.
         rows: rows of the mixed batch.
         relative: largest difference between batch and single row, relative to the largest value.
     """
     with torch.inference_mode():
-        check = _Check(build, conditions, seed, rows, relative)
+        check = _Check(build, conditions, observation, seed, rows, relative)
         check.shapes()
         check.row_independence()
         check.determinism()
@@ -59,6 +61,7 @@ class _Check:
         self,
         build: Build,
         conditions: Sequence[Mapping[str, Any]],
+        observation: Mapping[str, Tensor] | None,
         seed: int,
         rows: int,
         relative: float,
@@ -74,7 +77,7 @@ class _Check:
         self._conditions = [self._model.condition(c) for c in self._raw_conditions]
         self._noise = [NoiseKey(seed=seed + i, epoch=i % 2, chunk_id=3 * i) for i in range(rows)]
         self._step = [i % self._spec.graph.passes for i in range(rows)]
-        self._observation = self._observe(rows)
+        self._observation = dict(observation) if observation else self._observe(rows)
 
     def shapes(self) -> None:
         model, spec, n = self._model, self._spec, self._rows
@@ -153,21 +156,20 @@ class _Check:
 
     def write_flag(self) -> None:
         """A chunk that is not written leaves no trace; one that is written does, where H > 1."""
-        model, hidden = self._model, self._model.embed(self._inject_row(0), [0])
-        window = model.new_kv(0)
-        self._run(0, tuple(self._like(x) for x in hidden), [window], [0])
+        hidden = self._model.embed(self._inject_row(0), [0])
+        other = tuple(self._like(x) for x in hidden)
+        window = self._model.new_kv(0)
         first = self._run(0, hidden, [window], [0], write=False)
-        self._run(0, tuple(self._like(x) for x in hidden), [window], [0], write=False)
-        again = self._run(0, hidden, [window], [0], write=True)
+        self._run(0, other, [window], [0], write=False)
+        again = self._run(0, hidden, [window], [0], write=False)
         if not _all_equal(first, again):
             self.broken.append("block: write=False left something in the KV")
+        self._run(0, other, [window], [0], write=True)
         after = self._run(0, hidden, [window], [0], write=False)
-        if self._spec.window_chunks > 1 and _all_equal(again, after):
+        if self._spec.window_chunks > 1 and _all_equal(first, after):
             self.broken.append("block: write=True left nothing in the KV")
-        fresh = model.new_kv(0)
         window.reset()
-        outs = [self._run(0, hidden, [w], [0], write=False) for w in (window, fresh)]
-        if not _all_equal(*outs):
+        if not _all_equal(first, self._run(0, hidden, [window], [0], write=False)):
             self.broken.append("reset: the window still holds something")
 
     def refresh_and_noise(self) -> None:
@@ -186,7 +188,7 @@ class _Check:
         if self._spec.blocks < 2:
             return
         part = self._build([1])
-        hidden = part.embed(self._inject_row(0), [0])
+        hidden = self._model.embed(self._inject_row(0), [0])
         condition = [part.condition(self._raw_conditions[0])]
         whole = self._run(1, hidden, [self._model.new_kv(1)], [0])
         if not _all_equal(part.block(1, hidden, [0], [part.new_kv(1)], condition, [True]), whole):

@@ -118,7 +118,7 @@ class ChunkKVWindow:
         self.with_current(k, v, write=True)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What the next chunk will read, oldest first: `kv` [2, n, tokens, heads, head_dim], `kept` []."""
+        """What the next chunk reads: `kv` [2, n, tokens, heads, head_dim], oldest first; `kept`."""
         slots = [self._slot(c) for c in self._visible_past()]
         return {"kv": self._kv[:, slots].clone(), "kept": torch.tensor(self._kept)}
 
