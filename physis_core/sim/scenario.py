@@ -17,6 +17,7 @@ class SimStream:
     """One stream and where its stages run. `block_keys[l]` names the weights of block l in the
     costs.
 
+    `kind` names what its stages are put together by in the figures, such as the model.
     `period_s` None: free running. `credits`: most chunks in flight, the injector's limit.
     `sensor_period_s`: observations come at this rate (0: always a fresh one), each `sensor_delay_s`
     old. `max_action_age_s`: cap of the pacer. `expected_response_s` None: the sum of its stages.
@@ -28,6 +29,7 @@ class SimStream:
     block_keys: tuple[int, ...]
     period_s: float | None
     credits: int
+    kind: str = ""
     priority: int = 0
     open_s: float = 0.0
     close_s: float = math.inf

@@ -130,7 +130,7 @@ class _Run:
         self.poll_s = math.inf
         self.starved = False
         self.closing = False
-        self.trace = StreamTrace(spec)
+        self.trace = StreamTrace(spec, handle, pacer)
 
 
 class Simulator:
@@ -339,6 +339,7 @@ class Simulator:
                     device.batches,
                     size,
                     device.index if source is None else source.device.index,
+                    0,
                     task.sent_s,
                     task.ready_s,
                     start_s,

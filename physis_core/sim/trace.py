@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from physis_core.plan.topology import LinkSpec
 from physis_core.runtime.injector import SkipRelease
+from physis_core.runtime.pacer import Pacer
 from physis_core.sim.scenario import SimStream
 
 
@@ -26,10 +27,12 @@ class ChunkTrace:
 class StreamTrace:
     """Chunks of one stream in order of release, and what was dropped, by reason."""
 
-    __slots__ = ("_open", "chunks", "dropped", "spec")
+    __slots__ = ("_open", "chunks", "dropped", "handle", "pacer", "spec")
 
-    def __init__(self, spec: SimStream) -> None:
+    def __init__(self, spec: SimStream, handle: int, pacer: Pacer) -> None:
         self.spec = spec
+        self.handle = handle
+        self.pacer = pacer
         self.chunks: list[ChunkTrace] = []
         self.dropped: dict[str, int] = {}
         self._open: dict[int, ChunkTrace] = {}
