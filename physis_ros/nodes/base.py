@@ -258,7 +258,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
             if not keep_fault:
                 self.set_fault(str(error))
             return TransitionCallbackReturn.FAILURE
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # The state machine would swallow it; a fault of ours must be seen whole.
             self.get_logger().error(f"{what} failed\n{traceback.format_exc()}")
             if not keep_fault:
@@ -364,7 +364,7 @@ def _spin(node: PhysisNode[Any], stop: threading.Event) -> int:
             executor.spin_once(timeout_sec=_STOP_LOOK_PERIOD_S)
     except ExternalShutdownException:
         node.get_logger().info("the ROS context was shut down")
-    except Exception:
+    except Exception:  # noqa: BLE001  reported whole, and the process ends
         node.get_logger().fatal(f"a callback failed\n{traceback.format_exc()}")
         return EXIT_FAULT
     finally:

@@ -195,7 +195,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._publish_newest()
 
     def _take_joints(self, message: JointState) -> None:
-        assert self._sync is not None and self._inputs is not None
+        assert self._sync is not None, "subscriptions live between activate and cleanup"
+        assert self._inputs is not None, "subscriptions live between activate and cleanup"
         try:
             readings = joint_readings(message, self._inputs.joint_names)
         except UserError as error:

@@ -1,0 +1,152 @@
+"""A ROS domain of one test: processes of ours in it, and a node that speaks with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.executors import SingleThreadedExecutor
+
+from physis_ros.domain import choose
+from physis_ros.interfaces import DIAGNOSTICS, Service, Topic
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+
+class RosBench:
+    """Starts nodes as processes, listens, speaks, and leaves nothing behind."""
+
+    def __init__(self, domain: int, folder: Path) -> None:
+        self.domain = domain
+        self.heard: dict[str, list[Any]] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._folder = folder
+        self._logs: dict[int, Path] = {}
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=domain)
+        self.node = rclpy.create_node("bench", context=self._context)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+
+    def start(self, node: str, *parameters: str, arguments: tuple[str, ...] = ()) -> Any:
+        """Run `python -m physis_ros.nodes.NODE` with `-p` parameters and further ROS arguments."""
+        given = [word for p in parameters for word in ("-p", p)]
+        log = self._folder / f"{node}.{len(self.processes)}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    f"physis_ros.nodes.{node}",
+                    "--ros-args",
+                    *given,
+                    *arguments,
+                ],
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    "ROS_DOMAIN_ID": str(self.domain),
+                    "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self.processes.append(process)
+        self._logs[process.pid] = log
+        return process
+
+    def log(self, process: Any) -> str:
+        return self._logs[process.pid].read_text(errors="replace")
+
+    def listen(self, topic: Topic) -> list[Any]:
+        """Messages as they come, in a list that grows."""
+        messages: list[Any] = self.heard.setdefault(topic.name, [])
+        self.node.create_subscription(topic.type, topic.name, messages.append, topic.qos)
+        return messages
+
+    def publisher(self, topic: Topic) -> Any:
+        return self.node.create_publisher(topic.type, topic.name, topic.qos)
+
+    def call(self, service: Service, request: Any) -> Any:
+        client = self.node.create_client(service.type, service.name)
+        self.wait(client.service_is_ready, service.name)
+        future = client.call_async(request)
+        self.wait(future.done, f"an answer of {service.name}")
+        return future.result()
+
+    def every(self, period_s: float, act: Callable[[], None]) -> Any:
+        return self.node.create_timer(period_s, act)
+
+    def spin(self, timeout_s: float = 0.05) -> None:
+        self._executor.spin_once(timeout_sec=timeout_s)
+
+    def wait(self, done: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
+        end_s = time.monotonic() + patience_s
+        while not done():
+            if time.monotonic() > end_s:
+                logs = "\n".join(f"--- {p.args}\n{self.log(p)}" for p in self.processes)
+                pytest.fail(f"waited in vain for {what}\n{logs}")
+            self.spin()
+
+    def wait_for_diagnosis(self, part: str, text: str) -> None:
+        """Until a status whose name ends in `part` says `text`."""
+        heard = self.heard.get(DIAGNOSTICS.name)
+        if heard is None:
+            heard = self.listen(DIAGNOSTICS)
+        said: dict[str, str] = {}
+
+        def found() -> bool:
+            arrays: list[DiagnosticArray] = list(heard)
+            heard.clear()
+            for array in arrays:
+                for status in array.status:
+                    said[status.name] = status.message
+                    if status.name.endswith(part) and text in status.message:
+                        return True
+            return False
+
+        try:
+            self.wait(found, f"{part!r} to say {text!r}")
+        finally:
+            print(said)
+
+    def stop(self, process: Any, number: int = signal.SIGINT) -> int:
+        """Send a signal and give back the exit code."""
+        if process.poll() is None:
+            process.send_signal(number)
+        return int(process.wait(timeout=PATIENCE_S))
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(timeout=10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+
+@pytest.fixture
+def ros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RosBench]:
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    bench = RosBench(choose({}), tmp_path)
+    try:
+        yield bench
+    finally:
+        bench.close()

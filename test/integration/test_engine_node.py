@@ -1,0 +1,221 @@
+"""The engine node as a process: observations in, chunks out, epochs, refusals, lost workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.network import TinyNetwork
+from physis_ros.conversions.images import rgb_to_image
+from physis_ros.conversions.time import ns_to_time, time_to_ns
+from physis_ros.interfaces import (
+    ACTION_CHUNK,
+    CLOSE_STREAM,
+    OBSERVATION,
+    OPEN_STREAM,
+    in_namespace,
+)
+from physis_ros.msg import Observation
+from physis_ros.srv import CloseStream, OpenStream
+
+JOINTS = ("a_joint", "b_joint")
+QUICK = ("workers:=0", "devices:=1", "partition:=sequential", "max_batch:=1")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model of two joints."""
+    torch.manual_seed(0)
+    config = TinyConfig(
+        joint_names=JOINTS,
+        camera_names=("front",),
+        position_mean=(0.0, 0.0),
+        position_std=(1.0, 1.0),
+        image_size=(32, 32),
+        steps=2,
+        blocks=2,
+        dim=16,
+        heads=2,
+        ffn=32,
+        keypoints=4,
+        image_channels=4,
+        window_chunks=2,
+    )
+    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
+    checkpoint.save(path, config, TinyNetwork(config).state_dict(), {})
+    return path
+
+
+class Robot:
+    """Publishes observations of one stream, as observation_node would."""
+
+    def __init__(self, ros: Any, stream_id: str = "arm", namespace: str = "") -> None:
+        self.stream_id = stream_id
+        self.joint_names = list(JOINTS)
+        self.camera_names = ["front"]
+        self.size = 32
+        self.instruction = ""
+        self.number = 0
+        self._ros = ros
+        self._out = ros.publisher(in_namespace(OBSERVATION, namespace))
+        ros.every(0.05, self.publish)
+
+    def publish(self) -> None:
+        now_ns = self._ros.node.get_clock().now().nanoseconds
+        message = Observation(stream_id=self.stream_id, observation_id=self.number)
+        self.number += 1
+        message.capture_oldest = ns_to_time(now_ns - 10_000_000)
+        message.capture_newest = ns_to_time(now_ns - 5_000_000)
+        message.header.stamp = message.capture_newest
+        message.receipt = ns_to_time(now_ns)
+        image = np.full((self.size, self.size, 3), 100, dtype=np.uint8)
+        message.camera_names = self.camera_names
+        message.images = [rgb_to_image(image, stamp=message.capture_newest, frame_id="front")]
+        message.joint_names = self.joint_names
+        message.positions = [0.1] * len(self.joint_names)
+        message.instruction = self.instruction
+        self._out.publish(message)
+
+
+def test_chunks_flow_with_ordered_stamps_and_placed_points(ros: Any, small: Path) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    Robot(ros)
+    engine = ros.start("engine_node", f"checkpoint:={small}", *QUICK)
+    ros.wait(lambda: len(chunks) >= 25, "25 chunks")
+    for chunk in chunks:
+        assert chunk.stream_id == "arm"
+        assert chunk.joint_names == list(JOINTS)
+        assert len(chunk.positions) == 8 * len(JOINTS)
+        assert np.isfinite(chunk.positions).all()
+        stamps = [chunk.capture_oldest, chunk.capture_newest, chunk.receipt]
+        stamps += [chunk.entry, chunk.header.stamp]
+        times_ns = [time_to_ns(stamp) for stamp in stamps]
+        assert times_ns == sorted(times_ns)
+        assert time_to_ns(chunk.start) >= time_to_ns(chunk.capture_newest)
+        assert chunk.step.nanosec == 50_000_000
+        assert not chunk.clock_suspect
+    ids = [chunk.chunk_id for chunk in chunks]
+    assert ids == sorted(ids)
+    assert len({chunk.epoch for chunk in chunks}) == 1
+    ros.wait_for_diagnosis("stream arm", "streaming")
+    assert ros.stop(engine) == 0
+
+
+def test_bad_observations_are_named_and_the_engine_goes_on(ros: Any, small: Path) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    robot = Robot(ros)
+    ros.start("engine_node", f"checkpoint:={small}", *QUICK)
+    ros.wait(lambda: chunks, "a chunk")
+    robot.joint_names = ["a_joint", "other_joint"]
+    ros.wait_for_diagnosis("stream arm", "joint 'b_joint' is missing")
+    robot.joint_names = list(JOINTS)
+    robot.camera_names = ["wrist"]
+    ros.wait_for_diagnosis("stream arm", "camera 'front' is missing")
+    robot.camera_names = ["front"]
+    robot.size = 48
+    ros.wait_for_diagnosis("stream arm", "the model takes [32, 32, 3]")
+    robot.size = 32
+    robot.stream_id = "other"
+    ros.wait_for_diagnosis("stream arm", "observation.stream_id: 'other'")
+    robot.stream_id = "arm"
+    robot.instruction = "wave"
+    ros.wait_for_diagnosis("stream arm", "streaming")
+    before = len(chunks)
+    ros.wait(lambda: len(chunks) > before + 3, "chunks again")
+
+
+def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) -> None:
+    left = ros.listen(in_namespace(ACTION_CHUNK, "left"))
+    right = ros.listen(in_namespace(ACTION_CHUNK, "right"))
+    Robot(ros, "arm", "left")
+    Robot(ros, "right", "right")
+    ros.start(
+        "engine_node", f"checkpoint:={small}", *QUICK, "stream_ids:=[arm]", "stream_namespaces:=[left]"
+    )
+    ros.wait(lambda: len(left) > 3, "chunks of the first robot")
+    assert not right
+    opened = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right"))
+    assert opened.admitted, opened.reason
+    ros.wait(lambda: len(right) > 3, "chunks of the second robot")
+    first_epoch = right[-1].epoch
+    assert first_epoch == opened.epoch
+    again = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right"))
+    assert not again.admitted
+    assert "is open already" in again.reason
+    closed = ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="right", drain=True))
+    assert closed.closed
+    unknown = ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="right"))
+    assert "no such stream" in unknown.reason
+    refused = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right", instruction="wave"))
+    assert not refused.admitted
+    assert "instruction" in refused.reason
+    right.clear()
+    opened = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right"))
+    assert opened.admitted
+    ros.wait(lambda: right, "chunks of the stream opened again")
+    assert right[-1].epoch > first_epoch
+    before = len(left)
+    ros.wait(lambda: len(left) > before + 3, "chunks of the robot that was not touched")
+
+
+def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
+    ros: Any, small: Path
+) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    Robot(ros)
+    parameters = (f"checkpoint:={small}", "workers:=2", "devices:=2")
+    engine = ros.start("engine_node", *parameters)
+    ros.wait(lambda: len(chunks) > 3, "chunks")
+    epoch = chunks[-1].epoch
+    workers = [
+        child
+        for child in psutil.Process(engine.pid).children(recursive=True)
+        if "worker" in " ".join(child.cmdline())
+    ]
+    assert workers
+    os.kill(workers[0].pid, signal.SIGKILL)
+    ros.wait(lambda: engine.poll() is not None, "the engine to end")
+    assert engine.returncode == 1
+    assert "worker lost" in ros.log(engine)
+    gone = psutil.wait_procs(workers, timeout=20.0)[1]
+    assert not gone, "workers were left behind"
+    chunks.clear()
+    ros.start("engine_node", *parameters)
+    ros.wait(lambda: chunks, "chunks of the successor")
+    assert chunks[-1].epoch > epoch
+
+
+@pytest.mark.parametrize(
+    ("parameter", "said"),
+    [
+        ("checkpoint:=/nowhere.safetensors", "checkpoint: '/nowhere.safetensors'"),
+        ("partition:=diagonal", "partition: 'diagonal': must be one of"),
+        ("perod_s:=0.1", "did you mean 'period_s'?"),
+        ("stream_ids:=[a,b]", "stream_namespaces"),
+    ],
+)
+def test_bad_parameters_get_one_line_and_exit_code_2(ros: Any, parameter: str, said: str) -> None:
+    engine = ros.start("engine_node", parameter)
+    ros.wait(lambda: engine.poll() is not None, "the engine to end")
+    assert engine.returncode == 2
+    lines = [line for line in ros.log(engine).splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+    assert said in lines[0]
+
+
+def test_a_file_that_is_no_model_is_refused(ros: Any, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.safetensors"
+    wrong.write_bytes(b"not a model at all")
+    engine = ros.start("engine_node", f"checkpoint:={wrong}")
+    ros.wait(lambda: engine.poll() is not None, "the engine to end")
+    assert engine.returncode == 2
+    assert "not a safetensors file" in ros.log(engine)
