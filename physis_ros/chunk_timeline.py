@@ -144,7 +144,7 @@ class ChunkTimeline:
         self._max_age_ns = round(config.max_age_s * 1e9)
         self._chunks: deque[TimedChunk] = deque(maxlen=_KEPT_CHUNKS)
         self._plan: PlayedPlan | None = None
-        self._stale_plan = False
+        self._bend_from_ns: int | None = None
         self._epoch: int | None = None
         self._highest_id = -1
         self._seen: deque[int] = deque(maxlen=_REMEMBERED_IDS)
@@ -169,7 +169,7 @@ class ChunkTimeline:
             (), np.array([now_ns], dtype=np.int64), self.config.overlap, len(self._followers)
         )
         self._plan = state.extended(self._followers, nothing, coast_ticks=0)
-        self._stale_plan = False
+        self._bend_from_ns = None
 
     def clear(self, now_ns: int) -> None:
         """After a clock jump: no plan, and nothing observed before `now_ns` counts any more."""
@@ -186,8 +186,11 @@ class ChunkTimeline:
     def offer(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
         """Check a chunk and place it. A refused chunk changes nothing that is played.
 
-        The plan bends when it is next asked for, so that a burst of chunks costs one plan.
+        The plan bends when it is next asked for, so that a burst of chunks
+        within one tick costs one plan.
         """
+        if self._bend_from_ns is not None and now_ns - self._bend_from_ns >= self._tick_ns:
+            self._current()
         outcome = self._place(chunk, now_ns)
         if isinstance(outcome, AcceptedChunk):
             self.counts.accepted += 1
@@ -202,7 +205,7 @@ class ChunkTimeline:
         Raises:
             RuntimeError: before `rebase`.
         """
-        plan = self._current(now_ns)
+        plan = self._current()
         index, after_s = plan.locate(now_ns)
         if index + 1 < plan.size and after_s > 0.0:
             position, velocity = hermite(
@@ -236,7 +239,10 @@ class ChunkTimeline:
         Raises:
             RuntimeError: before `rebase`.
         """
-        plan = self._current(now_ns)
+        if self._bend_from_ns is not None:
+            # What is sent now can be followed from now on only, not from when the chunk came.
+            self._bend_from_ns = now_ns
+        plan = self._current()
         first = plan.index_at_or_after(now_ns + self._lead_ns)
         first = min(first, plan.size - 1)
         times_ns = plan.start_ns + np.arange(first, plan.size, dtype=np.int64) * self._tick_ns
@@ -290,7 +296,7 @@ class ChunkTimeline:
             self._chunks.clear()
         fade_ns = self._fade_ns(begin_ns)
         self._chunks.append(replace(checked, fade_begin_ns=begin_ns, fade_ns=fade_ns))
-        self._stale_plan = True
+        self._bend_from_ns = now_ns
         return AcceptedChunk(
             trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9, plays_from_ns=begin_ns
         )
@@ -371,14 +377,14 @@ class ChunkTimeline:
         left_ns = min(before.end_ns, before.valid_until_ns) - begin_ns
         return max(0, min(round(self.config.overlap.fade_s * 1e9), left_ns))
 
-    def _current(self, now_ns: int) -> PlayedPlan:
+    def _current(self) -> PlayedPlan:
         plan = self._plan
         if plan is None:
             raise RuntimeError("the timeline has no commanded state yet")
-        if self._stale_plan:
-            plan = self._bend(plan, now_ns)
+        if self._bend_from_ns is not None:
+            plan = self._bend(plan, self._bend_from_ns)
             self._plan = plan
-            self._stale_plan = False
+            self._bend_from_ns = None
         return plan
 
     def _bend(self, plan: PlayedPlan, now_ns: int) -> PlayedPlan:

@@ -43,7 +43,8 @@ class JointWatch:
         *,
         stamp_ns: int = 0,
     ) -> None:
-        """Take over what a message says of our joints. A stamp that does not advance is a frozen or a
+        """Take over what a message says of our joints. A stamp that does not advance is a frozen
+        or a
         late message and makes nothing fresh; 0 is no stamp."""
         if len(positions) != len(names):
             self._bad = f"joint_states: {len(positions)} positions for {len(names)} names"

@@ -11,9 +11,11 @@ from physis_core.types import Percentiles
 class LoopTiming:
     """Compares each wake-up with a grid of `period_s`.
 
-    Jitter is how much later (or earlier) than one period after the grid point before it a tick
-    came; a tick is lost when the loop woke so late that the next grid point had passed as well.
-    After a loss the grid goes on from the present, so that one delay is counted once.
+    Jitter is how much later than its grid point a tick came. A timer is never early, so the
+    earliest
+    wake-up that was seen fixes the grid. A tick is lost when the loop woke so late that the next
+    grid
+    point had passed as well.
     """
 
     def __init__(self, *, period_s: float, window: int) -> None:
@@ -24,14 +26,16 @@ class LoopTiming:
         self.ticks = 0
 
     def tick(self, now_s: float) -> float:
-        """Record a wake-up. Returns its lateness in seconds (negative: early)."""
+        """Record a wake-up. Returns its lateness in seconds."""
         self.ticks += 1
         if math.isnan(self._due_s):
             self._due_s = now_s + self._period_s
             return 0.0
         late_s = now_s - self._due_s
-        self._jitter_ms.add(abs(late_s) * 1e3)
-        skipped = math.floor(late_s / self._period_s) if late_s > 0.0 else 0
+        if late_s < 0.0:
+            self._due_s, late_s = now_s, 0.0
+        self._jitter_ms.add(late_s * 1e3)
+        skipped = math.floor(late_s / self._period_s)
         self.lost += skipped
         self._due_s += (skipped + 1) * self._period_s
         return late_s

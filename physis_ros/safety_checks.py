@@ -171,6 +171,20 @@ def without_expired(
     )
 
 
+def joined_after(trajectory: CheckedTrajectory, join_s: float) -> CheckedTrajectory:
+    """The trajectory without its points before `join_s`; the last point always stays."""
+    keep = trajectory.times_s >= join_s - 1e-9
+    keep[-1] = True
+    if keep.all():
+        return trajectory
+    return replace(
+        trajectory,
+        times_s=trajectory.times_s[keep],
+        positions=trajectory.positions[keep],
+        velocities=trajectory.velocities[keep],
+    )
+
+
 def with_tail(trajectory: CheckedTrajectory, limits: RobotLimits) -> CheckedTrajectory:
     """The trajectory, ending in a braking tail where it did not end at rest."""
     last = trajectory.velocities[-1]
@@ -200,9 +214,6 @@ def check_limits(
 ) -> LimitCheck:
     """Every cubic from the commanded state (position, velocity) on, inside as well as at its
     ends."""
-    jumped = _jump(trajectory, position, velocity, limits)
-    if jumped is not None:
-        return LimitCheck(violation=jumped)
     times = np.concatenate([[0.0], trajectory.times_s])
     positions = np.concatenate([position[None, :], trajectory.positions])
     velocities = np.concatenate([velocity[None, :], trajectory.velocities])
@@ -249,7 +260,7 @@ def slowed(trajectory: CheckedTrajectory, factor: float) -> CheckedTrajectory:
     )
 
 
-def _jump(
+def check_jump(
     trajectory: CheckedTrajectory, position: Floats, velocity: Floats, limits: RobotLimits
 ) -> Violation | None:
     """Distance of the first point from where the commanded motion would be by then."""

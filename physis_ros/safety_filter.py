@@ -25,8 +25,11 @@ from physis_ros.safety_checks import (
     CheckedTrajectory,
     CommandedTrajectory,
     Floats,
+    LimitCheck,
     Violation,
+    check_jump,
     check_limits,
+    joined_after,
     read_trajectory,
     slowed,
     unwrapped,
@@ -38,6 +41,8 @@ from physis_ros.safety_verdict import FINE, Finding, ResetAnswer, StopLatch, Ver
 from physis_ros.trajectory_tail import braking_tail
 
 _LEAST_SLOWING = 1.001
+# A command that came late and no longer touches the motion under way is joined at a later point.
+_JOIN_LATER_S = (0.05, 0.1, 0.2, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class SafetyConfig:
     joint_state_timeout_s: float = 0.1
     command_age_s: float = 0.5
     longest_command_s: float = 30.0
-    align_s: float = 0.05
+    align_s: float = 0.2
     slow_most: float = 1.2
     tracking_tolerance: float = 0.35
     tracking_time_s: float = 0.25
@@ -367,20 +372,32 @@ class SafetyFilter:
         )
         if isinstance(fresh, Violation):
             return fresh
-        placed = spliced(
-            with_slopes(fresh, position, velocity),
-            motion,
-            now.motion_s,
-            first_at_s=lead_s,
-            align_s=self.config.align_s,
+        shaped = with_slopes(fresh, position, velocity)
+        jumped = check_jump(shaped, position, velocity, self.limits)
+        if jumped is not None:
+            return jumped
+        placed = with_tail(
+            spliced(
+                shaped,
+                motion,
+                now.motion_s,
+                first_at_s=lead_s,
+                align_s=self.config.align_s,
+            ),
+            self.limits,
         )
-        trajectory = with_tail(placed, self.limits)
-        found = check_limits(trajectory, position, velocity, self.limits)
-        if found.violation is not None:
-            return found.violation
-        if found.over is None:
-            return trajectory, None
-        return self._slow_down(trajectory, state, found.slower, found.over)
+        first_found: LimitCheck | None = None
+        for join_s in (lead_s, *(later_s for later_s in _JOIN_LATER_S if later_s > lead_s)):
+            trajectory = joined_after(placed, join_s)
+            found = check_limits(trajectory, position, velocity, self.limits)
+            if found.violation is None and found.over is None:
+                return trajectory, None
+            first_found = first_found or found
+        assert first_found is not None
+        if first_found.violation is not None:
+            return first_found.violation
+        assert first_found.over is not None
+        return self._slow_down(placed, state, first_found.slower, first_found.over)
 
     def _slow_down(
         self,

@@ -1,7 +1,9 @@
 """What the buffer measures of its stream: interval, latency, the four parts of age, and four rates.
 
-None stands for another: output interval is between chunks, response latency is through the engine, and
-action age is from the sensor to the robot. All percentiles are over the samples of a sliding window.
+None stands for another: output interval is between chunks, response latency is through the engine,
+and
+action age is from the sensor to the robot. All percentiles are over the samples of a sliding
+window.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ SERVO_FILE = "servo.rows"
 
 
 class StreamRecord:
-    """Writes below `directory`. A chunk's row is written when its command left, or when it was refused.
+    """Writes below `directory`. A chunk's row is written when its command left, or when it was
+    refused.
 
     Raises:
         UserError: the directory cannot be written.
@@ -28,9 +29,7 @@ class StreamRecord:
         self._chunks = RowLog(
             directory / CHUNKS_FILE, BUFFER_CHUNK_COLUMNS, meta=meta, max_rows=500_000, flush_rows=1
         )
-        self._servo = RowLog(
-            directory / SERVO_FILE, BUFFER_SERVO_COLUMNS, meta=meta, flush_rows=10
-        )
+        self._servo = RowLog(directory / SERVO_FILE, BUFFER_SERVO_COLUMNS, meta=meta, flush_rows=10)
 
     def chunk(self, stamps: ChunkStamps, now_s: float, *, handoff_ns: int, accepted: bool) -> None:
         self._chunks.append(

@@ -1,11 +1,14 @@
 """buffer_node: ActionChunk in, JointTrajectory windows out, and every number of the stream.
 
-In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states` (only
+In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states`
+(only
      to begin, where no safety node says so), `observation` (counted, never read).
 Out: `safety/command_in`, `stream_status`, /diagnostics.
 
-A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at least
-`lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the very point
+A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at
+least
+`lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the very
+point
 that is being played. Threads: everything runs on the executor's one thread.
 """
 
@@ -49,7 +52,8 @@ from physis_ros.stream_record import StreamRecord
 
 # Without a safety node nobody says where the robot is commanded to be; measured is the next best.
 _COMMANDED_WAIT_S = 1.0
-# The plan and the commanded state differ by the way of a message; more, for so long, is another motion.
+# The plan and the commanded state differ by the way of a message; more, for so long, is another
+# motion.
 _APART_RAD = 0.02
 _APART_S = 0.08
 _APART_TIMES = 3
@@ -79,13 +83,13 @@ class BufferParameters(BaseParameters):
         100.0, description="Rate of control points", unit="Hz", minimum=10.0, maximum=1000.0
     )
     lead_s: float = param(
-        0.05,
+        0.04,
         description="A hand-over lies so far ahead; at least one controller period",
         unit="s",
         minimum=0.0,
         maximum=1.0,
     )
-    overlap: str = param("blend", description="Where chunks overlap", choices=POLICIES)
+    overlap: str = param("replace", description="Where chunks overlap", choices=POLICIES)
     fade_s: float = param(
         0.1, description="Cross-fade of overlap: blend", unit="s", minimum=0.001, maximum=10.0
     )
@@ -182,6 +186,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._apart = 0
         self._rebases = 0
         self._active_since_s = 0.0
+        self._handed_off_s = 0.0
 
     # Life cycle --------------------------------------------------------------------------------
 
@@ -289,6 +294,10 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._last_chunk_s = now_s
             self._refusal = ""
             figures.chunk(stamps, now_s)
+            if now_s - self._handed_off_s >= 1.0 / self.params.servo_hz:
+                # At once, not at the next tick: waiting would only age the action. In a burst of
+                # chunks the next tick hands off the newest.
+                self._hand_off(timeline, figures, stamps)
             return
         self._dropped += 1
         self._refusal = outcome.reason
@@ -353,13 +362,12 @@ class BufferNode(PhysisNode[BufferParameters]):
         now_ns, now_s = self.now_ns(), self.steady_s()
         if not timeline.started and not self._begin_from_measured(timeline, now_ns, now_s):
             return
+        if self._waiting is not None:
+            self._hand_off(timeline, figures, self._waiting)
         point = timeline.point(now_ns)
         self._account(point, figures, now_s)
         if self._record is not None:
             self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
-        if self._waiting is not None:
-            self._hand_off(timeline, figures, self._waiting)
-            self._waiting = None
 
     def _begin_from_measured(self, timeline: ChunkTimeline, now_ns: int, now_s: float) -> bool:
         waited = now_s - self._active_since_s > _COMMANDED_WAIT_S
@@ -379,6 +387,8 @@ class BufferNode(PhysisNode[BufferParameters]):
     def _hand_off(
         self, timeline: ChunkTimeline, figures: StreamFigures, stamps: ChunkStamps
     ) -> None:
+        self._waiting = None
+        self._handed_off_s = self.steady_s()
         window = timeline.window(self.now_ns())
         self._windows.publish(
             to_trajectory(

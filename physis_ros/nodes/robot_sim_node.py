@@ -199,9 +199,9 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
     def _on_trajectory(self, message: Any) -> None:
         if self._robot is None:
             return
-        arrival_s = self.steady_s()
+        arrival_s, arrival_ns = self.both_clocks()
         stamp_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        start_s = None if stamp_ns == 0 else arrival_s + (stamp_ns - self.now_ns()) / 1e9
+        start_s = None if stamp_ns == 0 else arrival_s + (stamp_ns - arrival_ns) / 1e9
         self._robot.offer(
             Trajectory(
                 joint_names=tuple(message.joint_names),

@@ -5,10 +5,12 @@ Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_control
      `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
 Services: `~/estop`, `~/reset`, `~/enable`.
 
-THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be late.
+THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
+late.
 Keep a hardware emergency stop within reach, and the robot's own limits configured.
 
-Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that a
+Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that
+a
 trajectory controller brings the robot to rest even when this process is gone. A forward position
 controller cannot do that: without this process it holds its last point at once.
 Threads: everything runs on the executor's one thread, whose priority is real-time where granted.
@@ -110,7 +112,7 @@ class SafetyParameters(BaseParameters):
         30.0, description="Longest accepted trajectory", unit="s", minimum=0.1, maximum=3600.0
     )
     align_s: float = param(
-        0.05,
+        0.2,
         description="A command may be moved so far in time to continue the motion under way",
         unit="s",
         minimum=0.0,
@@ -352,8 +354,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     # The loop ----------------------------------------------------------------------------------
 
     def _instant(self) -> Instant:
-        steady_s = self.steady_s()
-        self._instant_ns = self.now_ns()
+        steady_s, self._instant_ns = self.both_clocks()
         motion_s = self._instant_ns * 1e-9 if self._simulated else steady_s
         return Instant(steady_s=steady_s, motion_s=motion_s)
 

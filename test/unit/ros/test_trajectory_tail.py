@@ -23,9 +23,7 @@ def states(draw):
 @given(states(), st.booleans(), st.sampled_from([None, 0.01, 0.1]))
 def test_a_tail_comes_to_exact_rest_within_the_limit(state, synchronised, step_s):
     position, velocity, acceleration = state
-    tail = braking_tail(
-        position, velocity, acceleration, synchronised=synchronised, step_s=step_s
-    )
+    tail = braking_tail(position, velocity, acceleration, synchronised=synchronised, step_s=step_s)
     if not velocity.any():
         assert tail.times_s.size == 0
         return
@@ -59,5 +57,6 @@ def test_each_joint_stops_at_its_own_time_and_stays():
 
 def test_synchronised_keeps_the_path_straight():
     velocity = np.array([1.0, -2.0])
-    tail = braking_tail(np.zeros(2), velocity, np.array([10.0, 5.0]), synchronised=True, step_s=0.05)
+    most = np.array([10.0, 5.0])
+    tail = braking_tail(np.zeros(2), velocity, most, synchronised=True, step_s=0.05)
     assert tail.positions[:, 1] == pytest.approx(-2.0 * tail.positions[:, 0])

@@ -42,7 +42,8 @@ def test_reads_moving_joints_and_leaves_out_fixed_and_mimic():
             "joints.a.lower: 'x': must be a number",
         ),
         (
-            '<robot><joint name="a" type="revolute"><limit lower="-inf" upper="1"/></joint></robot>',
+            '<robot><joint name="a" type="revolute">'
+            '<limit lower="-inf" upper="1"/></joint></robot>',
             "must be finite",
         ),
         (
