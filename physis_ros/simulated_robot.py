@@ -48,7 +48,7 @@ had the arm never left its first pose."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The robot's true state after one tick; `at_s` is steady time, arrays are [6] or [3]."""
+    """The robot's true state at one tick; `at_s` is steady time, arrays are [6] or [3]."""
 
     at_s: float
     task_s: float
@@ -102,6 +102,7 @@ class SimulatedRobot:
         self._judge = MotionJudge(self.plant.limits, tick_s)
         self._offered: deque[tuple[float, Trajectory]] = deque()
         self._served = np.array(HOME_RAD)
+        self._served_velocity = np.zeros(_JOINTS)
         self._log: RowLog | None = None
         if record is not None:
             self._log = RowLog(
@@ -126,30 +127,35 @@ class SimulatedRobot:
         self._judge.forget()
 
     def tick(self) -> Tick:
-        """One period of the controller: take what arrived, command, move, judge, record."""
+        """One period of the controller: move up to now, take offers, command, judge, record."""
         now_s = self._next_s
+        task_s = now_s - self._begun_s
+        if now_s > self._begun_s:
+            self._move()
+        self.plant.place_target(self._task.target(task_s))
         self._take_offers(now_s)
         answer = self._controller.update(now_s, self._measured())
-        command, holding = answer.state, answer.holding
+        command = answer.state
         velocity = np.zeros(_JOINTS) if command.velocity is None else command.velocity
         passed = self._judge.look(command.position, self.plant.position, self.plant.velocity)
         if np.isfinite(command.position).all() and np.isfinite(velocity).all():
-            self._served, served_velocity = command.position, velocity
+            self._served, self._served_velocity = command.position, velocity
         else:
             # A drive faults on such a command and stays where it was last told to be.
-            served_velocity = np.zeros(_JOINTS)
-        task_s = now_s - self._begun_s
-        self.plant.place_target(self._task.target(task_s))
-        for step in range(self._steps):
-            ahead_s = step * self.plant.step_s
-            self.plant.step(self._served + ahead_s * served_velocity, served_velocity)
+            self._served_velocity = np.zeros(_JOINTS)
         self._next_s = now_s + self.tick_s
-        return self._finish(now_s, task_s, command.position, velocity, passed, holding)
+        return self._finish(now_s, task_s, command.position, velocity, passed, answer.holding)
 
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _move(self) -> None:
+        """Advance the plant by one tick, under the command that the last tick left."""
+        for step in range(self._steps):
+            ahead_s = step * self.plant.step_s
+            self.plant.step(self._served + ahead_s * self._served_velocity, self._served_velocity)
 
     def _take_offers(self, now_s: float) -> None:
         while self._offered and self._offered[0][0] <= now_s:
@@ -170,12 +176,10 @@ class SimulatedRobot:
         passed: Passed,
         holding: bool,
     ) -> Tick:
-        # The plant has been moved to the end of the tick; so is the goal it is measured by.
-        task_s += self.tick_s
         plant, goal, target = self.plant, self._task.goal(task_s), self._task.target(task_s)
         end_effector = plant.end_effector
         tick = Tick(
-            at_s=now_s + self.tick_s,
+            at_s=now_s,
             task_s=task_s,
             position=plant.position,
             velocity=plant.velocity,

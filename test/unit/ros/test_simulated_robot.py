@@ -59,7 +59,7 @@ def test_moves_where_it_is_told_and_records_it(tmp_path: Path) -> None:
     table = read_rows(path)
     assert table.rows == 101
     assert table.meta["task"] == "follow"
-    assert table["t_s"][0] == pytest.approx(100.008)
+    assert table["t_s"][0] == pytest.approx(100.0)
     assert np.diff(table["t_s"]) == pytest.approx(0.008)
     assert table["accepted"][-1] == 1.0
     assert np.count_nonzero(table["limit"]) == 0
