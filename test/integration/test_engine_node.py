@@ -139,7 +139,11 @@ def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) 
     Robot(ros, "arm", "left")
     Robot(ros, "right", "right")
     ros.start(
-        "engine_node", f"checkpoint:={small}", *QUICK, "stream_ids:=[arm]", "stream_namespaces:=[left]"
+        "engine_node",
+        f"checkpoint:={small}",
+        *QUICK,
+        "stream_ids:=[arm]",
+        "stream_namespaces:=[left]",
     )
     ros.wait(lambda: len(left) > 3, "chunks of the first robot")
     assert not right

@@ -218,9 +218,7 @@ def test_the_reference_is_the_camera_that_is_behind() -> None:
 
 
 def test_joints_alone_make_an_observation() -> None:
-    feed = Feed(
-        SyncConfig(cameras=(), joints=("a", "b"), slop_s=0.02, max_age_s=0.3, future_s=0.0)
-    )
+    feed = Feed(SyncConfig(cameras=(), joints=("a", "b"), slop_s=0.02, max_age_s=0.3, future_s=0.0))
     feed.joint("a", 9_990)
     feed.joint("b", 9_991)
     assert isinstance(feed.match(), Matched)
