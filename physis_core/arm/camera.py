@@ -16,7 +16,7 @@ import numpy as np
 from physis_core.arm.scene import CAMERA_NAME
 from physis_core.types import Array, UserError
 
-EGL_APT_LINE = "apt-get install -y libegl1 libgl1 libgles2 libegl-mesa0 libgl1-mesa-dri"
+EGL_APT_LINE = "sudo apt install libegl1 libgl1"
 _BACKENDS = ("egl", "osmesa", "glfw")
 
 
@@ -86,7 +86,7 @@ class Camera:
 
 def _new_context(width: int, height: int) -> Any:
     """An OpenGL context: EGL, unless MUJOCO_GL names another way."""
-    backend = os.environ.setdefault("MUJOCO_GL", "egl").strip().lower()
+    backend = os.environ.get("MUJOCO_GL", "egl").strip().lower()
     if backend not in _BACKENDS:
         raise UserError("MUJOCO_GL", backend, f"one of {', '.join(_BACKENDS)}")
     try:
