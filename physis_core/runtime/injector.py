@@ -82,6 +82,7 @@ class Injector(Generic[T]):
         self._base = 0
         self._next = 0
         self._in_flight = 0
+        self._starving = False
         self._mail: T | None = None
         self._mail_s = -math.inf
         self.released = 0
@@ -137,6 +138,7 @@ class Injector(Generic[T]):
         """A new epoch: ids from 0, nothing in flight, an empty mailbox."""
         self._start_s = None
         self._base = self._next = self._in_flight = 0
+        self._starving = False
         self._mail, self._mail_s, self._mail_used = None, -math.inf, True
 
     def due_s(self, chunk_id: int) -> float:
@@ -174,16 +176,19 @@ class Injector(Generic[T]):
         # Whole periods that passed: their chunks can no longer enter in their own time.
         passed = math.floor((now_s - due_s) / period_s + _SLACK)
         if passed >= 1:
-            return self._skip(passed, "too many chunks in flight" if starved else "late")
+            full = starved or self._starving
+            return self._skip(passed, "too many chunks in flight" if full else "late")
         if now_s - self._mail_s > self._config.max_age_s:
             return self._skip(1, "observation too old")
         if starved:
+            self._starving = True
             return WaitFor(time_s=due_s + period_s, reason="credit")
         return self._release(due_s)
 
     def _release(self, release_s: float) -> ReleaseChunk[T]:
         chunk_id = self._next
         self._next += 1
+        self._starving = False
         self._in_flight += 1
         self.released += 1
         self._mail_used = True
