@@ -1,4 +1,4 @@
-"""Encodings by an explicit table: colours come out right, whatever the row padding and byte order."""
+"""Encodings by an explicit table: colours come out right, whatever the padding and byte order."""
 
 from __future__ import annotations
 
