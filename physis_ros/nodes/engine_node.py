@@ -55,6 +55,7 @@ from physis_ros.wam_codec import WamContract
 
 _HOUSEKEEPING_PERIOD_S = 0.5
 _EPOCH_STEP = 1 << 10
+_LONGEST_REASON = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,10 +388,12 @@ class EngineNode(PhysisNode[EngineParameters]):
     def _on_event(self, event: EngineEvent) -> None:
         self._notes[event.kind] = self._notes.get(event.kind, 0) + max(event.count, 1)
         if event.kind in ("worker_lost", "edge_lost"):
-            self._lost = f"{event.kind.replace('_', ' ')}: worker {event.worker}: {event.reason}"
+            # The edges of a dead worker are lost with it, and may be noticed first.
+            if not self._lost or event.kind == "worker_lost":
+                self._lost = f"worker {event.worker} is lost: {_short(event.reason)}"
         elif event.kind == "stream_failed":
             self._failed.add(event.stream_id)
-            self.get_logger().error(f"{event.stream_id}: stream failed: {event.reason}")
+            self.get_logger().error(f"{event.stream_id}: stream failed: {_short(event.reason)}")
         elif event.kind == "overload":
             self.get_logger().warning(f"overload: {event.reason}")
 
@@ -468,6 +471,12 @@ class EngineNode(PhysisNode[EngineParameters]):
             part = f"stream {stream.stream_id}"
             found.append(Diagnosis(part=part, level=stream_level, message=text, values=values))
         return found
+
+
+def _short(reason: str) -> str:
+    """One line of a reason that a library may have written over many."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 def _in_ms(seconds: Percentiles) -> str:

@@ -189,7 +189,8 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
     os.kill(workers[0].pid, signal.SIGKILL)
     ros.wait(lambda: engine.poll() is not None, "the engine to end")
     assert engine.returncode == 1
-    assert "worker lost" in ros.log(engine)
+    (line,) = [line for line in ros.log(engine).splitlines() if "FATAL" in line]
+    assert "is lost" in line
     gone = psutil.wait_procs(workers, timeout=20.0)[1]
     assert not gone, "workers were left behind"
     chunks.clear()
