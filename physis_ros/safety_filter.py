@@ -70,7 +70,7 @@ class SafetyConfig:
     else
     rejected."""
 
-    lead_s: float = 0.02
+    lead_s: float = 0.04
     joint_state_timeout_s: float = 0.1
     command_age_s: float = 0.5
     longest_command_s: float = 30.0

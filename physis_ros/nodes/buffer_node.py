@@ -83,8 +83,8 @@ class BufferParameters(BaseParameters):
         100.0, description="Rate of control points", unit="Hz", minimum=10.0, maximum=1000.0
     )
     lead_s: float = param(
-        0.04,
-        description="A hand-over lies so far ahead; at least one controller period",
+        0.06,
+        description="A hand-over lies so far ahead: lead_s of safety_node and the way there",
         unit="s",
         minimum=0.0,
         maximum=1.0,

@@ -58,8 +58,9 @@ from physis_ros.safety_verdict import FINE, Finding, Verdict
 
 OUTPUTS = ("trajectory", "position")
 STARTS = ("stamped", "immediate")
-# A stamped trajectory's first point has to lie after its start.
-_FIRST_OFFSET_S = 0.001
+# A stamped trajectory starts half way to its first point: on time, it is played at its exact times;
+# late, a controller that shifts it still has the other half for the way to that point.
+_START_SHARE = 0.5
 _LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
 
 
@@ -87,7 +88,7 @@ class SafetyParameters(BaseParameters):
         choices=STARTS,
     )
     lead_s: float = param(
-        0.02,
+        0.04,
         description="First forwarded point lies so far ahead: a controller period and the way",
         unit="s",
         minimum=0.002,
@@ -398,10 +399,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             return
         start_ns, times_s = 0, forward.times_s
         if self.params.forward_start == "stamped":
-            before_first_s = float(times_s[0]) - _FIRST_OFFSET_S
+            start_s = _START_SHARE * float(times_s[0])
             # Times count from the instant that was judged, not from the end of judging.
-            start_ns = self._instant_ns + round(before_first_s * 1e9)
-            times_s = times_s - before_first_s
+            start_ns = self._instant_ns + round(start_s * 1e9)
+            times_s = times_s - start_s
         self._robot.publish(
             to_trajectory(
                 self._filter.limits.names,
