@@ -54,7 +54,6 @@ from physis_ros.srv import CloseStream, OpenStream
 from physis_ros.wam_codec import WamContract
 
 _HOUSEKEEPING_PERIOD_S = 0.5
-_EPOCH_STEP = 1 << 10
 _LONGEST_REASON = 160
 
 
@@ -179,8 +178,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         self._lost = ""
         self._timer: Any = None
         self._services_made: list[Any] = []
-        # Seconds of the wall clock: a process that starts later has higher epochs.
-        self._next_epoch_base = int(time.time())
+        self._last_epoch: dict[str, int] = {}
 
     def validate_parameters(self, new: EngineParameters) -> None:
         ids, namespaces = new.stream_ids, new.stream_namespaces
@@ -283,6 +281,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         assert self._contract is not None, "streams live between configure and cleanup"
         params = self.params
         stream = self._streams.get(stream_id)
+        epoch_base = self._new_epoch_base(stream_id)
         if stream is None:
             # Its topics come first: a chunk may leave as soon as the engine knows the stream.
             stream = EngineStream(
@@ -297,13 +296,12 @@ class EngineNode(PhysisNode[EngineParameters]):
                     max_s=self._contract.lookahead_max_s,
                     quantile=params.lookahead_quantile,
                 ),
-                epoch_base=self._next_epoch_base,
+                epoch_base=epoch_base,
                 clock=self._clock_pair,
             )
             self._streams[stream_id] = stream
         else:
-            stream.reopened(self._next_epoch_base)
-        self._next_epoch_base += _EPOCH_STEP
+            stream.reopened(epoch_base)
         opened = self._engine.open_stream(
             StreamConfig(
                 stream_id=stream_id,
@@ -329,12 +327,19 @@ class EngineNode(PhysisNode[EngineParameters]):
         stream.priority = priority
         return None
 
+    def _new_epoch_base(self, stream_id: str) -> int:
+        """Above every epoch of this stream, also in processes that are no more: wall seconds."""
+        stream = self._streams.get(stream_id)
+        last = stream.epoch if stream is not None else self._last_epoch.get(stream_id, 0)
+        return max(int(time.time()), last + 1)
+
     def _close(self, stream_id: str, drain: bool) -> bool:
         stream = self._streams.get(stream_id)
         if stream is None or self._engine is None:
             return False
         closed = self._engine.close_stream(stream_id, drain=drain, timeout_s=5.0)
         self._streams.pop(stream_id)
+        self._last_epoch[stream_id] = stream.epoch
         self._failed.discard(stream_id)
         stream.destroy()
         return closed
