@@ -109,7 +109,7 @@ def plan_session(
     """
     share = share_directory()
     spec = load_stack(stack, share)
-    extra = [NodeSpec(name="recorder_node")]
+    extra = [NodeSpec(name="recorder_node", must_live=True)]
     if show:
         extra.append(NodeSpec(name="viewer_node"))
     spec = dataclasses.replace(spec, nodes=(*spec.nodes, *extra))

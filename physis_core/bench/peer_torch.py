@@ -1,8 +1,10 @@
-"""The peer of `physis bench pipeline`: torch.distributed.pipelining's forward schedule on the same model.
+"""The peer of `physis bench pipeline`: torch.distributed.pipelining's forward schedule on the same
+model.
 
-One process per rank, run as `python -m physis_core.bench.peer_torch` with one JSON argument. Each microbatch
-is one chunk; a rank keeps the KV of its own stages in its module, which is sound because the schedule
-runs the microbatches of a rank in order. The last rank prints one JSON line: when each chunk was done.
+One process per rank, run as `python -m physis_core.bench.peer_torch` with one JSON argument. Each
+microbatch is one chunk; a rank keeps the KV of its own stages in its module, which is sound
+because the schedule runs the microbatches of a rank in order. The last rank prints one JSON line:
+when each chunk was done.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class _ChunkStages(torch.nn.Module):
 def run_peer(
     config: Mapping[str, Any], *, ranks: int, chunks: int, port: int, timeout_s: float
 ) -> PeerRun:
-    """Start `ranks` processes, stream `chunks` chunks of one observation through them, and read the times.
+    """Start `ranks` processes, stream `chunks` chunks of one observation through them, and read
+    the times.
 
     Raises:
         RuntimeError: a rank failed; the message holds the end of what it said.
@@ -75,7 +78,13 @@ def run_peer(
     try:
         for rank in range(ranks):
             argument = json.dumps(
-                {"rank": rank, "ranks": ranks, "chunks": chunks, "port": port, "model": dict(config)}
+                {
+                    "rank": rank,
+                    "ranks": ranks,
+                    "chunks": chunks,
+                    "port": port,
+                    "model": dict(config),
+                }
             )
             processes.append(
                 subprocess.Popen(

@@ -16,9 +16,9 @@ from typing import Any, TextIO
 
 from physis_core.observe.framelog import FrameLog
 from physis_core.types import UserError
-from physis_ros.conversions.images import to_rgb8
+from physis_ros.conversions.images import image_to_rgb
 from physis_ros.conversions.plain import to_plain
-from physis_ros.conversions.time import to_ns
+from physis_ros.conversions.time import time_to_ns
 from physis_ros.interfaces import SAFETY_STATUS, STREAM_STATUS, Topic, camera_raw
 from physis_ros.nodes.base import BaseParameters, PhysisNode, main
 from physis_ros.params import REQUIRED, param
@@ -69,7 +69,8 @@ class RecorderNode(PhysisNode[RecorderParameters]):
         if self._frames is None or self._count > self.params.max_frames:
             return
         try:
-            self._frames.append(to_ns(message.header.stamp), to_rgb8(message))
+            rgb = image_to_rgb(message, field=self.params.camera)
+            self._frames.append(time_to_ns(message.header.stamp), rgb)
         except UserError as error:
             self.set_fault(str(error))
 

@@ -17,7 +17,7 @@ from OpenGL import GL
 
 from physis_core.observe.video import BAR_PX, SIDE_PX, draw_age
 from physis_core.types import UserError
-from physis_ros.conversions.images import to_rgb8
+from physis_ros.conversions.images import image_to_rgb
 from physis_ros.interfaces import STREAM_STATUS, camera_raw
 from physis_ros.nodes.base import EXIT_OK, BaseParameters, PhysisNode, main
 from physis_ros.params import param
@@ -66,7 +66,9 @@ class ViewerNode(PhysisNode[ViewerParameters]):
         self._handles.clear()
 
     def _on_image(self, message: Any) -> None:
-        self._picture = draw_age(to_rgb8(message), self._age_ms, self._chunks)
+        self._picture = draw_age(
+            image_to_rgb(message, field=self.params.camera), self._age_ms, self._chunks
+        )
         self._fresh.set()
 
     def _on_status(self, message: Any) -> None:
