@@ -1,0 +1,162 @@
+"""`physis up` with the real nodes of the robot's side (no engine: it is not what is tested here)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from physis_ros.domain import choose
+from physis_ros.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 120.0
+NODES = ["safety_node", "robot_sim_node", "observation_node", "buffer_node"]
+
+
+class Up:
+    """A running `physis up`, its output so far, and the processes below it."""
+
+    def __init__(self, domain: int, folder: Path, *words: str) -> None:
+        self.result = folder / "up.json"
+        self.log = folder / "up.log"
+        command = [sys.executable, "-m", "physis_core.cli.main", "up", "wam", "--engine", "none"]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, "--json", str(self.result), *words],
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "ROS_DOMAIN_ID": str(domain)},
+            )
+        self.below: set[psutil.Process] = set()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def node(self, name: str) -> psutil.Process | None:
+        """The process of a node, once it runs its module."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            self.below.add(child)
+            try:
+                if f"physis_ros.nodes.{name}" in child.cmdline():
+                    return child
+            except psutil.NoSuchProcess:
+                continue
+        return None
+
+    def wait(self) -> int:
+        return self.process.wait(timeout=PATIENCE_S)
+
+    def outcome(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads(self.result.read_text())
+        return result
+
+    def assert_nothing_is_left(self) -> None:
+        _, alive = psutil.wait_procs(list(self.below), timeout=PATIENCE_S)
+        assert not alive, self.text()
+
+
+@pytest.fixture
+def up(ros: Any, tmp_path: Path) -> Iterator[Up]:
+    """A stack that runs: the robot's state, safety and buffer are heard."""
+    states, safety, stream = (ros.listen(t) for t in (JOINT_STATES, SAFETY_STATUS, STREAM_STATUS))
+    running = Up(ros.domain, tmp_path)
+    try:
+        ros.wait(
+            lambda: (states and safety and stream) or running.process.poll() is not None,
+            "the stack to run",
+            PATIENCE_S,
+        )
+        assert running.process.poll() is None, running.text()
+        assert all(running.node(name) for name in NODES)
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_ctrl_c_stops_all_in_order(up: Up) -> None:
+    up.process.send_signal(signal.SIGINT)
+    assert up.wait() == 0, up.text()
+    up.assert_nothing_is_left()
+    assert up.outcome()["ok"] is True
+    assert up.outcome()["nodes"] == NODES
+    assert "Traceback" not in up.text()
+    assert all(f"{name:<16} | -- ended with exit code 0" in up.text() for name in NODES), up.text()
+
+
+def test_the_death_of_the_safety_node_ends_the_stack_with_1(up: Up) -> None:
+    node = up.node("safety_node")
+    assert node is not None
+    node.kill()
+    assert up.wait() == 1
+    up.assert_nothing_is_left()
+    assert up.outcome()["failure"] == "safety_node was ended by SIGKILL"
+
+
+def test_a_buffer_that_dies_comes_back_and_the_stack_goes_on(up: Up) -> None:
+    first = up.node("buffer_node")
+    assert first is not None
+    first.kill()
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        again = up.node("buffer_node")
+        if again is not None and again.pid != first.pid:
+            break
+        assert time.monotonic() < end_s, up.text()
+        time.sleep(0.05)
+    assert up.process.poll() is None
+    up.process.send_signal(signal.SIGTERM)
+    assert up.wait() == 0
+    up.assert_nothing_is_left()
+    assert up.outcome()["respawns"]["buffer_node"] == 1
+
+
+def test_nothing_is_left_when_physis_up_itself_is_killed(up: Up) -> None:
+    up.process.kill()
+    up.wait()
+    up.assert_nothing_is_left()
+
+
+def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: Path) -> None:
+    up = Up(choose({}), tmp_path, "--set", "buffer_node.servo_herz=100")
+    assert up.wait() == 1
+    assert "servo_herz" in up.text()
+    assert "Traceback" not in up.text()
+    assert up.outcome()["failure"] == "buffer_node refused its input (exit code 2)"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--set", "bufer_node.a=1"], "physis up: node: 'bufer_node': "),
+        (["--params-file", "no.yaml"], "physis up: params_file: 'no.yaml': "),
+        (["--engine", "far"], "physis up: engine: 'far': "),
+        (["--robot", "ur55"], "physis up: robot: 'ur55': "),
+        (["--namespace", "9"], "physis up: namespace: '9': "),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_starts(
+    tmp_path: Path, words: list[str], line: str
+) -> None:
+    up = Up(choose({}), tmp_path, *words)
+    assert up.wait() == 2
+    assert up.text().startswith(line)
+    assert up.text().count("\n") == 1
+
+
+def test_a_wrong_domain_is_one_line(tmp_path: Path) -> None:
+    up = Up(300, tmp_path)
+    assert up.wait() == 2
+    assert up.text().startswith("physis up: ROS_DOMAIN_ID: '300': ")
