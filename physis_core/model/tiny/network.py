@@ -120,11 +120,10 @@ class Block(nn.Module):
             nn.Linear(dim, config.ffn), nn.GELU(approximate="tanh"), nn.Linear(config.ffn, dim)
         )
 
-    def modulate(self, level: Tensor) -> tuple[Tensor, ...]:
-        """Encoded level [M, dim] -> shift, scale, gate of attention, then of FFN: [M, 1, dim]."""
-        shape = (level.shape[0], 1, 6, -1)
-        out: Tensor = self.modulation(level)
-        return tuple(out.view(shape).unbind(2))
+    @staticmethod
+    def split_modulation(modulation: Tensor) -> tuple[Tensor, ...]:
+        """`modulation(level)` [M, 6 dim] -> shift, scale, gate of attention, then of FFN: [M, 1, dim]."""
+        return tuple(modulation.unsqueeze(1).chunk(6, dim=2))
 
     def attention_input(
         self, tokens: Tensor, modulation: Sequence[Tensor]
@@ -233,14 +232,14 @@ class TinyNetwork(nn.Module):
         )
         for number in range(self.config.blocks):
             block = self.owned_block(number)
-            modulation = block.modulate(per_chunk)
+            modulation = block.split_modulation(block.modulation(per_chunk))
             q, k, v = (
                 x.reshape(batch, -1, *x.shape[2:])
                 for x in block.attention_input(tokens, modulation)
             )
             attended = functional.scaled_dot_product_attention(
-                apply_rope(q, *table).transpose(1, 2),
-                apply_rope(k, *table).transpose(1, 2),
+                apply_rope(q, table).transpose(1, 2),
+                apply_rope(k, table).transpose(1, 2),
                 v.transpose(1, 2),
                 attn_mask=mask,
             ).transpose(1, 2)

@@ -12,6 +12,7 @@ from physis_core.model.rope import (
     apply_rope,
     grid_positions,
     rope_angles,
+    rope_turns,
     split_pairs_3d,
 )
 from physis_core.types import UserError
@@ -38,7 +39,10 @@ def test_scores_depend_on_the_distance_alone_at_any_position(
 
     def score(a: int, b: int) -> float:
         tables = [rope_angles(torch.tensor([[p]]), (4,)) for p in (a, b)]
-        turned = [apply_rope(x, t.cos(), t.sin()) for x, t in zip((q, k), tables, strict=True)]
+        turned = [
+            apply_rope(x, torch.polar(torch.ones_like(t), t))
+            for x, t in zip((q, k), tables, strict=True)
+        ]
         return float((turned[0] * turned[1]).sum())
 
     assert math.isclose(score(q_at, k_at), score(q_at + shift, k_at + shift), abs_tol=1e-8)
@@ -56,18 +60,23 @@ def test_axes_turn_their_own_pairs_only() -> None:
 
 def test_rotation_keeps_length_and_dtype() -> None:
     x = torch.randn(2, 5, 3, 8, generator=torch.Generator().manual_seed(0))
-    angles = rope_angles(torch.arange(5)[:, None], (4,)).float()
-    y = apply_rope(x.bfloat16(), angles.cos(), angles.sin())
-    assert y.dtype == torch.bfloat16
-    z = apply_rope(x, angles.cos(), angles.sin())
+    angles = rope_angles(torch.arange(5)[:, None], (4,))
+    turns = rope_turns(angles)
+    assert apply_rope(x.bfloat16(), turns).dtype == torch.bfloat16
+    assert apply_rope(x.double(), turns).dtype == torch.float64
+    z = apply_rope(x, turns)
     torch.testing.assert_close(z.norm(dim=-1), x.norm(dim=-1))
     torch.testing.assert_close(z[:, 0], x[:, 0])
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+    torch.testing.assert_close(z[..., 0::2], (x[..., 0::2] * cos - x[..., 1::2] * sin).float())
+    torch.testing.assert_close(z[..., 1::2], (x[..., 0::2] * sin + x[..., 1::2] * cos).float())
 
 
 def test_chunk_tables_continue_one_long_sequence() -> None:
     rope = ChunkRope(positions=grid_positions(3, 2, 2), stride=3, pairs=split_pairs_3d(12))
-    long = rope_angles(grid_positions(12, 2, 2), split_pairs_3d(12)).float()
-    cos, sin = rope.table((2, 0, 3))
+    long = rope_angles(grid_positions(12, 2, 2), split_pairs_3d(12))
+    with torch.inference_mode():
+        turns = rope.table((2, 0, 3))
+    assert not turns.is_inference()
     rows = torch.cat([torch.arange(c * 12, (c + 1) * 12) for c in (2, 0, 3)])
-    torch.testing.assert_close(cos, long.cos()[rows])
-    torch.testing.assert_close(sin, long.sin()[rows])
+    torch.testing.assert_close(turns, rope_turns(long)[rows])
