@@ -43,6 +43,8 @@ class TinyModel:
         self._device = torch.device(device)
         self._schedule = config.schedule
         self._parts = len(config.parts)
+        self._modulation: dict[int, Tensor] = {}
+        self._levels: Tensor | None = None
 
     def new_kv(self, block: int) -> KVWindow:
         config = self.config
@@ -89,14 +91,16 @@ class TinyModel:
     ) -> Payload:
         layers = self.network.owned_block(block)
         tokens = hidden[0]
-        modulation = layers.modulate(self._level(step))
+        if block not in self._modulation:
+            self._modulation[block] = layers.modulation(self._level_table())
+        modulation = layers.split_modulation(self._modulation[block][list(step)])
         q, k, v = layers.attention_input(tokens, modulation)
         attended = windowed_attention(q, k, v, kv, write, self.network.rope)
         return (layers.after_attention(tokens, attended, modulation), *hidden[1:])
 
     def head(self, hidden: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
         tokens, joints, condition = hidden[0], hidden[-2], hidden[-1]
-        clean = self.network.predict_clean(tokens, self._level(step), joints)
+        clean = self.network.predict_clean(tokens, self._level_table()[list(step)], joints)
         following = [d + 1 for d in step]
         noisy = tuple(
             self._schedule.next_input(x, draw_noise_rows(noise, following, x, number), step)
@@ -117,10 +121,16 @@ class TinyModel:
             {name: observation[name].to(self._device) for name in self.spec.observation}
         )
 
-    def _level(self, step: Sequence[int]) -> Tensor:
-        levels = torch.tensor([self._schedule.level(d) for d in step], device=self._device)
-        encoded: Tensor = self.network.level(levels)
-        return encoded
+    def _level_table(self) -> Tensor:
+        """Encoded noise levels of steps 0 .. D, [D + 1, dim].
+
+        Made at first use, when the weights are in place: there are only D + 1 of them for ever, and
+        computing them at every stage costs a third of the stage.
+        """
+        if self._levels is None:
+            levels = [self._schedule.level(d) for d in range(self.config.steps + 1)]
+            self._levels = self.network.level(torch.tensor(levels, device=self._device))
+        return self._levels
 
 
 def tiny_spec(config: TinyConfig) -> ModelSpec:
