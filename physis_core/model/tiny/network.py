@@ -122,7 +122,7 @@ class Block(nn.Module):
 
     @staticmethod
     def split_modulation(modulation: Tensor) -> tuple[Tensor, ...]:
-        """[M, 6 dim] -> shift, scale, gate of attention, then those of the FFN, each [M, 1, dim]."""
+        """[M, 6 dim] -> shift, scale, gate of attention, then of the FFN, each [M, 1, dim]."""
         return tuple(modulation.unsqueeze(1).chunk(6, dim=2))
 
     def attention_input(
