@@ -31,7 +31,7 @@ class RosBench:
         self.heard: dict[str, list[Any]] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
         self._folder = folder
-        self._logs: dict[int, Path] = {}
+        self.logs: dict[int, Path] = {}
         self._context = rclpy.Context()
         rclpy.init(context=self._context, domain_id=domain)
         self.node = rclpy.create_node("bench", context=self._context)
@@ -63,11 +63,11 @@ class RosBench:
                 stderr=subprocess.STDOUT,
             )
         self.processes.append(process)
-        self._logs[process.pid] = log
+        self.logs[process.pid] = log
         return process
 
     def log(self, process: Any) -> str:
-        return self._logs[process.pid].read_text(errors="replace")
+        return self.logs[process.pid].read_text(errors="replace")
 
     def listen(self, topic: Topic) -> list[Any]:
         """Messages as they come, in a list that grows."""
