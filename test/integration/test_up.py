@@ -1,4 +1,4 @@
-"""`physis up` with the real nodes of the robot's side (no engine: it is not what is tested here)."""
+"""`physis up` with the real nodes of the robot's side (no engine: others test that)."""
 
 from __future__ import annotations
 
