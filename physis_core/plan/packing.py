@@ -1,0 +1,71 @@
+"""The most streams that a pool takes when all are known beforehand: admission in many orders.
+
+Streams that come one by one are admitted in the order in which they come. Before anything runs
+there is a choice, and the order decides how well whole streams fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.profile import ModelProfile
+from physis_core.plan.topology import Pool
+
+
+def pack(
+    pool: Pool,
+    models: Mapping[str, ModelProfile],
+    policy: Policy,
+    requests: Sequence[StreamRequest],
+    *,
+    orders: int = 24,
+    seed: int = 0,
+) -> Admission:
+    """The best of several orders: as given, small before large, and random ones near to that.
+
+    More important streams always come before less important ones. Deterministic by seed.
+    """
+    random = np.random.default_rng([seed, 5])
+    sizes = {r.stream_id: _size(r, models[r.model], pool) for r in requests}
+    small = sorted(requests, key=lambda r: (-r.priority, sizes[r.stream_id]))
+    best: Admission | None = None
+    for number in range(max(2, orders)):
+        if number == 0:
+            order = sorted(requests, key=lambda r: -r.priority)
+        elif number == 1:
+            order = small
+        else:
+            wobble = {r.stream_id: float(random.lognormal(0.0, 0.35)) for r in requests}
+            order = sorted(
+                requests, key=lambda r: (-r.priority, sizes[r.stream_id] * wobble[r.stream_id])
+            )
+        admission = Admission(pool, models, policy)
+        for request in order:
+            admission.request(request)
+        if best is None or _worth(admission) > _worth(best):
+            best = admission
+        if len(best.admitted) == len(requests):
+            break
+    assert best is not None
+    return best
+
+
+def _worth(admission: Admission) -> tuple[int, ...]:
+    """Admitted streams by falling priority."""
+    by_priority: dict[int, int] = {}
+    for one in admission.admitted.values():
+        assert isinstance(one, Admitted)
+        by_priority[one.request.priority] = by_priority.get(one.request.priority, 0) + 1
+    return tuple(count for _, count in sorted(by_priority.items(), reverse=True))
+
+
+def _size(request: StreamRequest, profile: ModelProfile, pool: Pool) -> float:
+    """Share of one device that a stream takes, of the resource that it takes most of."""
+    stages = range(profile.graph.stages)
+    table = profile.table()
+    seconds = sum(table.predict_s(stage % profile.blocks, 1) for stage in stages)
+    memory = profile.stream_kv_bytes + 0.5 * profile.weight_bytes
+    return max(seconds / request.slo.period_s, memory / pool.memory_bytes)
