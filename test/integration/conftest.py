@@ -20,7 +20,7 @@ from physis_ros.domain import choose
 from physis_ros.interfaces import DIAGNOSTICS, Service, Topic
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 
 
 class RosBench:
