@@ -12,8 +12,9 @@ from physis_core.types import UserError
 def resize_rgb(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Resize an rgb8 image uint8[H, W, 3] to `size` = (height, width), uint8[height, width, 3].
 
-    Averages over areas, so that a small object keeps its sub-pixel position. An image of another aspect
-    ratio is first cropped about its centre: stretching would move what the model has learned to locate.
+    Averages over areas, so that a small object keeps its sub-pixel position. An image of another
+    aspect ratio is first cropped about its centre: stretching would move what the model has learned
+    to locate.
 
     Raises:
         UserError: not uint8[H, W, 3], or an empty side.

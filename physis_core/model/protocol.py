@@ -2,9 +2,10 @@
 
 A chunk walks   inject -> [embed -> block 0 .. block L-1 -> head] x D -> finish.
 Only two kinds of payload travel between devices: `latent` (between denoising steps) and `hidden`
-(between blocks). Both are tuples of tensors with a leading batch dimension B; every row of a batch may
-belong to another chunk, step or stream. What a chunk is conditioned on travels inside its payload;
-what a whole stream is conditioned on (a prompt) is a `StreamCondition`, kept at every rank.
+(between blocks). Both are tuples of tensors with a leading batch dimension B; every row of a batch
+may belong to another chunk, step or stream. What a chunk is conditioned on travels inside its
+payload; what a whole stream is conditioned on (a prompt) is a `StreamCondition`, kept at every
+rank.
 """
 
 from __future__ import annotations
@@ -90,9 +91,10 @@ StreamCondition = Mapping[str, Tensor]
 class StagedModel(Protocol):
     """A model cut into stages. All methods are called under `torch.inference_mode()`.
 
-    A rank builds the model with only the blocks that it owns; calling `block(l, ...)` for another one
-    raises KeyError. B rows of a batch are independent: row i of a batched call equals the same call with
-    that row alone, within floating-point tolerance.
+    A rank builds the model with only the blocks that it owns; calling `block(l, ...)` for another
+    one raises KeyError. So may `embed` on a rank without block 0 and `head` on one without the last
+    block: their weights are needed nowhere else. B rows of a batch are independent: row i of a batched call equals the same
+    call with that row alone, within floating-point tolerance.
     """
 
     spec: ModelSpec
@@ -113,7 +115,7 @@ class StagedModel(Protocol):
         ...
 
     def refresh(self, latent: Payload, observation: Mapping[str, Tensor]) -> Payload:
-        """Replace the conditioning inside `latent` by a newer observation (`refresh: every_step`)."""
+        """Put a newer observation into `latent` as its conditioning (`refresh: every_step`)."""
         ...
 
     def embed(self, latent: Payload, step: Sequence[int]) -> Payload:
@@ -129,7 +131,7 @@ class StagedModel(Protocol):
         condition: Sequence[StreamCondition],
         write: Sequence[bool],
     ) -> Payload:
-        """One transformer block over B rows. Row i reads kv[i]; where write[i], it appends its own KV."""
+        """One transformer block over B rows. Row i reads kv[i], and adds to it where write[i]."""
         ...
 
     def head(self, hidden: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:

@@ -1,8 +1,8 @@
 """The noise schedule of flow matching, and the draws of noise that pipeline and reference share.
 
-A noisy sample at level s is x = (1 - s) * x0 + s * noise, s = 1 pure noise, s = 0 clean. A model that
-predicts the flow v = noise - x0 gives x0 = x - s * v. Step d of D runs at level s_d; after it the chunk
-goes on at level s_{d+1} with fresh noise; s_D = 0.
+A noisy sample at level s is x = (1 - s) * x0 + s * noise, s = 1 pure noise, s = 0 clean. A model
+that predicts the flow v = noise - x0 gives x0 = x - s * v. Step d of D runs at level s_d; after it
+the chunk goes on at level s_{d+1} with fresh noise; s_D = 0.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FlowSchedule:
         return self.shift * even / (1.0 + (self.shift - 1.0) * even)
 
     def levels(self, step: Sequence[int], like: Tensor) -> Tensor:
-        """Levels at the entry of each row's step, shaped [B, 1, ...] to broadcast over `like` [B, ...]."""
+        """Levels at the entry of each row's step, [B, 1, ...] to broadcast over `like` [B, ...]."""
         values = torch.tensor(
             [self.level(d) for d in step], dtype=torch.float32, device=like.device
         )
@@ -57,7 +57,7 @@ class FlowSchedule:
         return noisy - self.levels(step, noisy) * flow
 
     def next_input(self, clean: Tensor, fresh: Tensor, step: Sequence[int]) -> Tensor:
-        """The input of step[i] + 1 from the clean prediction of step[i] and fresh noise, both [B, ...].
+        """Input of step[i] + 1 from step[i]'s clean prediction and fresh noise, both [B, ...].
 
         After the last step (s_D = 0) it is `clean` itself, bit for bit.
         """
@@ -66,13 +66,17 @@ class FlowSchedule:
 
 
 def draw_noise(
-    key: NoiseKey, step: int, shape: Sequence[int], part: int = 0, device: torch.device | None = None
+    key: NoiseKey,
+    step: int,
+    shape: Sequence[int],
+    part: int = 0,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Standard normal float32 of `shape`, a function of (key, step, part) alone.
 
-    `step` is the step whose input the noise goes into; `part` tells the tensors of one latent apart.
-    Drawn on the CPU by a counter-based generator whose counter names the draw, so that the numbers
-    are the same on every rank and device, whatever was drawn before.
+    `step` is the step whose input the noise goes into; `part` tells the tensors of one latent
+    apart. Drawn on the CPU by a counter-based generator whose counter names the draw, so that the
+    numbers are the same on every rank and device, whatever was drawn before.
     """
     word = (1 << 64) - 1
     # The lowest 64 bits of the counter count within one draw; the others name it.
