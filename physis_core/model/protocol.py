@@ -93,8 +93,8 @@ class StagedModel(Protocol):
 
     A rank builds the model with only the blocks that it owns; calling `block(l, ...)` for another
     one raises KeyError. So may `embed` on a rank without block 0 and `head` on one without the last
-    block: their weights are needed nowhere else. B rows of a batch are independent: row i of a batched call equals the same
-    call with that row alone, within floating-point tolerance.
+    block: their weights are needed nowhere else. B rows of a batch are independent: row i of a
+    batched call equals the same call with that row alone, within floating-point tolerance.
     """
 
     spec: ModelSpec
