@@ -1,10 +1,13 @@
-"""Train physis-tiny on recorded episodes.
+"""Train physis-tiny on episodes of the scripted expert.
 
-    python -m physis_core.learn.train --data DIR --out checkpoints/physis_tiny_follow.safetensors
+    python -m physis_core.learn.train --data runs/follow --episodes 90 \\
+        --out checkpoints/physis_tiny_follow.safetensors
 
-Every batch is a function of (seed, step), so a run that was stopped goes on from its state file
-(OUT.state) as if it had not been. Writes OUT (the moving average of the weights) and its loss curve
-(.png).
+records the episodes that are missing in the folder, and trains the checkpoint of the repository.
+
+Every batch is a function of (seed, step), so a run that was stopped goes on from its state file in
+the data folder as if it had not been. The checkpoint holds the moving average of the weights; a
+picture of the loss curve lies beside it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from physis_core.arm.episodes import EpisodeConfig, generate
 from physis_core.learn.curve import draw_curve
 from physis_core.learn.dataset import EpisodeSet, SamplingConfig
 from physis_core.learn.objective import Locator, sequence_losses
@@ -36,7 +40,7 @@ from physis_core.types import UserError
 class TrainConfig:
     """AdamW with a linear warm-up and a cosine to zero; the checkpoint holds the moving average."""
 
-    steps: int = 4000
+    steps: int = 2600
     rows: int = 8
     seed: int = 1
     learning_rate: float = 1.5e-3
@@ -172,9 +176,8 @@ class Trainer:
         self.losses = [(float(a), float(b)) for a, b in state["losses"]]
 
 
-def run(trainer: Trainer, held_out: EpisodeSet, out: Path) -> dict[str, float]:
+def run(trainer: Trainer, held_out: EpisodeSet, out: Path, state_file: Path) -> dict[str, float]:
     """Train to the end, saving now and then; returns the last validation."""
-    state_file = out.with_name(out.name + ".state")
     out.parent.mkdir(parents=True, exist_ok=True)
     if state_file.exists():
         trainer.load_state(state_file)
@@ -218,6 +221,7 @@ def main() -> int:
     defaults = TrainConfig()
     parser = argparse.ArgumentParser(description="Train physis-tiny on recorded episodes.")
     parser.add_argument("--data", type=Path, required=True, help="folder of episodes")
+    parser.add_argument("--episodes", type=int, help="first record what is missing of so many")
     parser.add_argument(
         "--out", type=Path, required=True, help="checkpoint to write (.safetensors)"
     )
@@ -235,6 +239,8 @@ def main() -> int:
         train = TrainConfig(
             steps=args.steps, rows=args.rows, learning_rate=args.rate, seed=args.seed
         )
+        if args.episodes is not None:
+            generate(EpisodeConfig(), args.data, args.episodes)
         files = sorted(args.data.glob("episode_*.safetensors"))
         if len(files) <= train.held_out:
             raise UserError("data", str(args.data), f"needs over {train.held_out} episodes")
@@ -257,7 +263,8 @@ def main() -> int:
             lookahead_max_s=model.lookahead_max_s,
         )
         trainer = Trainer(train, model, sampling, data)
-        run(trainer, EpisodeSet(files[-train.held_out :]), args.out)
+        state_file = args.data / (args.out.name + ".state")
+        run(trainer, EpisodeSet(files[-train.held_out :]), args.out, state_file)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

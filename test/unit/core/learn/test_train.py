@@ -86,7 +86,7 @@ def test_the_loss_falls_and_the_checkpoint_loads(tmp_path: Path) -> None:
     files = write_episodes(tmp_path)
     training = trainer(files[:2], steps=60)
     out = tmp_path / "model.safetensors"
-    held_out = run(training, EpisodeSet(files[2:]), out)
+    held_out = run(training, EpisodeSet(files[2:]), out, tmp_path / "state")
     first = np.mean([action for action, _ in training.losses[:5]])
     last = np.mean([action for action, _ in training.losses[-10:]])
     assert last < 0.5 * first
