@@ -17,6 +17,7 @@ TASK_DTYPE = np.dtype(
         ("batch", "<u4"),
         ("size", "<u2"),
         ("source", "<i2"),
+        ("touch", "<u4"),
         ("sent_s", "<f8"),
         ("ready_s", "<f8"),
         ("start_s", "<f8"),
@@ -24,12 +25,13 @@ TASK_DTYPE = np.dtype(
     ]
 )
 """One task. `batch` numbers the batches of one device, `size` is how many tasks were in it.
-`source` is the device that the chunk came from (-1: the front), `sent_s` when it left there,
+`source` is the device that the chunk came from (-1: the front), `touch` the engine's number of the
+newest observation in it, `sent_s` when it left there,
 `ready_s` when it stood in this stage's queue, `start_s` and `end_s` bracket the compute. Seconds of
 the host's steady clock.
 """
 
-_RECORD = struct.Struct("<IIQHHIHhdddd")
+_RECORD = struct.Struct("<IIQHHIHhIdddd")
 _SIZE = _RECORD.size
 assert TASK_DTYPE.itemsize == _SIZE
 
@@ -59,6 +61,7 @@ class TaskLog:
         batch: int,
         size: int,
         source: int,
+        touch: int,
         sent_s: float,
         ready_s: float,
         start_s: float,
@@ -76,6 +79,7 @@ class TaskLog:
             batch,
             size,
             source,
+            touch,
             sent_s,
             ready_s,
             start_s,

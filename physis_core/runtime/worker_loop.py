@@ -215,6 +215,7 @@ class WorkerLoop:
                 batch,
                 size,
                 slot.source_device,
+                task.touches[-1],
                 task.sent_s,
                 task.ready_s,
                 start_s,
