@@ -118,7 +118,9 @@ ACTION_CHUNK = action_chunk()
 
 SAFETY_COMMAND_IN = Topic(name="safety/command_in", type=JointTrajectory, qos=reliable(1))
 SAFETY_TELEOP_IN = Topic(name="safety/teleop_in", type=JointTrajectory, qos=reliable(1))
-SAFETY_COMMANDED_STATE = Topic(name="safety/commanded_state", type=JointState, qos=reliable(1))
+SAFETY_COMMANDED_STATE = Topic(
+    name="safety/commanded_state", type=JointState, qos=sensor_data(depth=1)
+)
 SAFETY_HEARTBEAT = Topic(name="safety/heartbeat", type=Header, qos=reliable(1))
 JOINT_TRAJECTORY = Topic(
     name="joint_trajectory_controller/joint_trajectory", type=JointTrajectory, qos=reliable(1)

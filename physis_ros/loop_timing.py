@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import math
-
 from physis_core.observe.percentiles import SlidingWindow
 from physis_core.types import Percentiles
 
 
 class LoopTiming:
-    """Compares each wake-up with a grid of `period_s`.
+    """Compares each wake-up with the grid point that it was due at.
 
-    Jitter is how much later than its grid point a tick came. A timer is never early, so the
-    earliest
-    wake-up that was seen fixes the grid. A tick is lost when the loop woke so late that the next
-    grid
-    point had passed as well.
+    A tick is lost when the loop woke so late that the next grid point had passed as well: the loop
+    does not make it up, it goes on with the first grid point that lies ahead.
     """
 
     def __init__(self, *, period_s: float, window: int) -> None:
         self._period_s = period_s
-        self._due_s = math.nan
         self._jitter_ms = SlidingWindow(window)
         self.lost = 0
         self.ticks = 0
 
-    def tick(self, now_s: float) -> float:
-        """Record a wake-up. Returns its lateness in seconds."""
+    def tick(self, now_s: float, due_s: float) -> float:
+        """Record a wake-up at `now_s` that was due at `due_s`. Returns when the next one is due."""
         self.ticks += 1
-        if math.isnan(self._due_s):
-            self._due_s = now_s + self._period_s
-            return 0.0
-        late_s = now_s - self._due_s
-        if late_s < 0.0:
-            self._due_s, late_s = now_s, 0.0
+        late_s = max(0.0, now_s - due_s)
         self._jitter_ms.add(late_s * 1e3)
-        skipped = math.floor(late_s / self._period_s)
+        skipped = int(late_s / self._period_s)
         self.lost += skipped
-        self._due_s += (skipped + 1) * self._period_s
-        return late_s
+        return due_s + (skipped + 1) * self._period_s
 
     def jitter_ms(self) -> Percentiles:
         return self._jitter_ms.percentiles()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+_DDS_BELOW = 10
 
 
 def ask_realtime(priority: int) -> str:
     """Put every thread of this process under SCHED_FIFO; threads started later inherit it.
+
+    The threads of DDS get a lower priority than our own: theirs is bursty work (discovery of every
+    process that comes and goes) and must not delay the loop.
 
     Returns an empty string where it was granted, else why not, for a person to act on.
     """
     if not hasattr(os, "sched_setscheduler"):
         return "this system has no real-time scheduling"
     try:
-        parameter = os.sched_param(priority)
         for thread in os.listdir("/proc/self/task"):
-            os.sched_setscheduler(int(thread), os.SCHED_FIFO, parameter)
+            name = Path(f"/proc/self/task/{thread}/comm").read_text()
+            given = max(1, priority - _DDS_BELOW) if name.startswith("dds.") else priority
+            os.sched_setscheduler(int(thread), os.SCHED_FIFO, os.sched_param(given))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return (
@@ -23,3 +30,9 @@ def ask_realtime(priority: int) -> str:
             "run as root, or give the user rtprio in /etc/security/limits.conf"
         )
     return ""
+
+
+def leave_realtime() -> None:
+    """Put the calling thread back under normal scheduling: heavy work must not starve others."""
+    if hasattr(os, "sched_setscheduler"):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -47,6 +47,7 @@ from physis_ros.interfaces import (
 )
 from physis_ros.nodes.base import EXIT_FAULT, OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
 from physis_ros.params import param
+from physis_ros.realtime import ask_realtime, leave_realtime
 from physis_ros.simulated_robot import SimulatedRobot, Tick
 from physis_ros.trajectory_controller import ControllerConfig, Trajectory, TrajectoryPoint
 
@@ -80,6 +81,12 @@ class RobotSimParameters(BaseParameters):
         unit="s",
         minimum=0.0,
         maximum=60.0,
+    )
+    realtime_priority: int = param(
+        40,
+        description="SCHED_FIFO priority that the robot asks for, as its controller would have; 0: none",
+        minimum=0,
+        maximum=98,
     )
     record_path: str = param("", description="Directory for arm.rows; empty: no record")
     camera_fault: str = param(
@@ -143,6 +150,8 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             tick_s=1.0 / p.controller_hz,
             record=_fresh_record(Path(p.record_path)) if p.record_path else None,
         )
+        if p.realtime_priority > 0 and (why := ask_realtime(p.realtime_priority)):
+            self.get_logger().info(f"the simulated controller is not real-time: {why}")
         self._end.clear()
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
@@ -286,6 +295,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         assert model is not None
         data = mujoco.MjData(model)
         period_s = 1.0 / self.params.camera_hz
+        leave_realtime()
         with Camera(model, width=self.params.width, height=self.params.height) as camera:
             due_s = self.steady_s()
             last: Image | None = None

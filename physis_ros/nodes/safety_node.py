@@ -13,7 +13,12 @@ Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a br
 a
 trajectory controller brings the robot to rest even when this process is gone. A forward position
 controller cannot do that: without this process it holds its last point at once.
-Threads: everything runs on the executor's one thread, whose priority is real-time where granted.
+Threads: the loop has its own thread, which sleeps from one grid point of the steady clock to the
+next;
+ROS callbacks run on the executor's thread. `_lock` guards the filter, and whoever holds it also
+sends
+what the filter decided, so that trajectories leave in the order of the decisions. All threads have
+real-time priority where it was granted.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ from __future__ import annotations
 import gc
 import math
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +56,16 @@ from physis_ros.interfaces import (
 )
 from physis_ros.loop_timing import LoopTiming
 from physis_ros.msg import SafetyStatus
-from physis_ros.nodes.base import ERROR, OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
+from physis_ros.nodes.base import (
+    ERROR,
+    EXIT_FAULT,
+    OK,
+    WARN,
+    BaseParameters,
+    Diagnosis,
+    PhysisNode,
+    main,
+)
 from physis_ros.params import param
 from physis_ros.realtime import ask_realtime
 from physis_ros.robot_files import load_robot_limits
@@ -61,6 +77,7 @@ STARTS = ("stamped", "immediate")
 # A stamped trajectory starts half way to its first point: on time, it is played at its exact times;
 # late, a controller that shifts it still has the other half for the way to that point.
 _START_SHARE = 0.5
+_SWITCH_S = 5e-4
 _LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
 
 
@@ -194,8 +211,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._handles: list[Any] = []
         self._services: list[Any] = []
         self._timers: list[Any] = []
+        self._lock = threading.Lock()
+        self._loop_end = threading.Event()
+        self._loop: threading.Thread | None = None
         self._finding: Finding = FINE
-        self._ticks = 0
         self._instant_ns = 0
         self._realtime = False
         self._realtime_reason = ""
@@ -265,9 +284,15 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def activate(self) -> None:
         p = self.params
         self._timing = LoopTiming(period_s=1.0 / p.rate_hz, window=p.jitter_window)
-        self._every_status = max(1, round(p.rate_hz / p.status_hz))
-        self._every_commanded = max(1, round(p.rate_hz / p.commanded_hz))
-        self._timers = [self.steady_timer(1.0 / p.rate_hz, self._tick)]
+        self._timers = [
+            self.steady_timer(1.0 / p.status_hz, self._beat),
+            self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
+        ]
+        # The loop must not wait longer than this for a callback that computes.
+        sys.setswitchinterval(_SWITCH_S)
+        self._loop_end.clear()
+        self._loop = threading.Thread(target=self._run_loop, name="safety", daemon=True)
+        self._loop.start()
         # What start-up made stays; a collector that walks through it would cost a tick.
         gc.collect()
         gc.freeze()
@@ -276,10 +301,15 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         for timer in self._timers:
             self.destroy_timer(timer)
         self._timers = []
+        self._loop_end.set()
+        if self._loop is not None:
+            self._loop.join()
+            self._loop = None
         if self._filter is not None:
-            self._filter.enable(False)
-            self._send(self._filter.tick(self._instant()).forward)
-            self._filter.enable(self.params.enabled_at_start)
+            with self._lock:
+                self._filter.enable(False)
+                self._send(self._filter.tick(self._instant()).forward)
+                self._filter.enable(self.params.enabled_at_start)
 
     def cleanup(self) -> None:
         for handle in self._handles:
@@ -294,21 +324,27 @@ class SafetyNode(PhysisNode[SafetyParameters]):
 
     def on_clock_jump(self, delta_s: float) -> None:
         # Without simulated time the controller's progress is counted on the steady clock.
-        if self._filter is not None and self._simulated:
-            self._filter.clock_jumped(self._instant(), delta_s=delta_s)
-        elif self._filter is not None:
-            self._filter.joints.forget_stamps()
+        if self._filter is None:
+            return
+        with self._lock:
+            if self._simulated:
+                self._filter.clock_jumped(self._instant(), delta_s=delta_s)
+            else:
+                self._filter.joints.forget_stamps()
 
     # Input -------------------------------------------------------------------------------------
 
     def _on_joints(self, message: JointState) -> None:
-        if self._filter is not None:
+        if self._filter is None:
+            return
+        stamp_ns = nanoseconds(message.header.stamp)
+        with self._lock:
             self._filter.joints.see(
                 message.name,
                 message.position,
                 message.velocity,
                 self.steady_s(),
-                stamp_ns=nanoseconds(message.header.stamp),
+                stamp_ns=stamp_ns,
             )
 
     def _on_command(self, message: JointTrajectory, source: str) -> None:
@@ -316,11 +352,12 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if judge is None or not self.active:
             return
         stamp_ns = nanoseconds(message.header.stamp)
-        started_s = (self.now_ns() - stamp_ns) * 1e-9 if stamp_ns else 0.0
-        offered = judge.offer(
-            from_trajectory(message), source, self._instant(), started_s=started_s
-        )
-        self._send(offered.forward)
+        command = from_trajectory(message)
+        with self._lock:
+            now = self._instant()
+            started_s = (self._instant_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0
+            offered = judge.offer(command, source, now, started_s=started_s)
+            self._send(offered.forward)
         if offered.forward is None:
             self.get_logger().warning(offered.finding.reason, throttle_duration_sec=1.0)
 
@@ -328,8 +365,9 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._filter is None:
             response.success, response.message = False, "not configured"
             return response
-        self._filter.estop(self._instant())
-        self._tick_now()
+        with self._lock:
+            self._filter.estop(self._instant())
+        self._judge_now()
         response.success, response.message = True, "STOP is latched; ~/reset opens it"
         return response
 
@@ -337,17 +375,19 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._filter is None:
             response.success, response.message = False, "not configured"
             return response
-        answer = self._filter.reset(self._instant())
+        with self._lock:
+            answer = self._filter.reset(self._instant())
         response.success, response.message = answer.done, answer.reason
-        self._tick_now()
+        self._judge_now()
         return response
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         if self._filter is None:
             response.success, response.message = False, "not configured"
             return response
-        self._filter.enable(bool(request.data))
-        self._tick_now()
+        with self._lock:
+            self._filter.enable(bool(request.data))
+        self._judge_now()
         response.success = True
         response.message = "enabled" if request.data else "disabled; braking"
         return response
@@ -359,31 +399,37 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         motion_s = self._instant_ns * 1e-9 if self._simulated else steady_s
         return Instant(steady_s=steady_s, motion_s=motion_s)
 
-    def _tick(self) -> None:
-        assert self._timing is not None
-        self._timing.tick(self.steady_s())
-        self._ticks += 1
-        self._tick_now()
-        if self._ticks % self._every_commanded == 0:
-            self._publish_commanded()
-        if self._ticks % self._every_status == 0:
-            self._publish_status()
-            self._heartbeat.publish(Header(stamp=self.get_clock().now().to_msg()))
+    def _run_loop(self) -> None:
+        """The fixed-rate loop. An error in it ends the process: without a loop nothing is safe."""
+        try:
+            assert self._timing is not None
+            due_s = self.steady_s()
+            while not self._loop_end.is_set():
+                time.sleep(max(0.0, due_s - self.steady_s()))
+                due_s = self._timing.tick(self.steady_s(), due_s)
+                self._judge_now()
+        except Exception as error:  # noqa: BLE001  said, and the process ends
+            self.request_exit(EXIT_FAULT, f"safety loop: {type(error).__name__}: {error}")
 
-    def _tick_now(self) -> None:
+    def _judge_now(self) -> None:
         judge = self._filter
         if judge is None:
             return
-        now = self._instant()
-        done = judge.tick(now)
-        self._send(done.forward)
-        if self.params.output == "position":
-            self._send_position(now)
-        changed = done.finding.verdict != self._finding.verdict
-        self._finding = done.finding
+        with self._lock:
+            now = self._instant()
+            done = judge.tick(now)
+            self._send(done.forward)
+            if self.params.output == "position":
+                self._send_position(now)
+            changed = done.finding.verdict != self._finding.verdict
+            self._finding = done.finding
         if changed:
             self._log_change(done.finding)
             self._publish_status()
+
+    def _beat(self) -> None:
+        self._publish_status()
+        self._heartbeat.publish(Header(stamp=self.get_clock().now().to_msg()))
 
     def _log_change(self, finding: Finding) -> None:
         line = f"{finding.verdict.name}: {finding.reason}" if finding.reason else "OK"
@@ -420,8 +466,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
 
     def _publish_commanded(self) -> None:
         judge = self._filter
-        state = None if judge is None else judge.commanded(self._instant())
-        if judge is None or state is None:
+        if judge is None:
+            return
+        with self._lock:
+            state = judge.commanded(self._instant())
+        if state is None:
             return
         message = JointState(
             name=list(judge.limits.names), position=state[0].tolist(), velocity=state[1].tolist()
@@ -433,7 +482,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         judge, timing = self._filter, self._timing
         if judge is None:
             return
-        age_s = judge.command_age_s(self._instant())
+        with self._lock:
+            age_s = judge.command_age_s(self._instant())
         message = SafetyStatus(
             verdict=int(self._finding.verdict),
             reason=self._finding.reason,
