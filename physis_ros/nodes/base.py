@@ -32,6 +32,7 @@ from rclpy.timer import Timer
 
 from physis_core.types import UserError
 from physis_ros.clock_jump import ClockJumpWatch
+from physis_ros.domain import domain_from
 from physis_ros.interfaces import DIAGNOSTICS, Topic, qos_mismatch
 from physis_ros.params import NodeParameters, param
 
@@ -44,7 +45,6 @@ _CLOCK_LOOK_PERIOD_S = 0.1
 _CLOCK_PAIR_READS = 5
 _CLOCK_PAIR_S = 2e-4
 _STOP_LOOK_PERIOD_S = 0.05
-_MAX_DOMAIN_ID = 232
 
 OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
@@ -333,7 +333,8 @@ def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None =
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())
     try:
-        _check_domain_id()
+        # Fast DDS ends the process without a word of ours where the id is too high.
+        domain_from(os.environ)
         rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
         node = node_class()
     except UserError as error:
@@ -349,6 +350,9 @@ def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None =
             node.trigger_shutdown()
         node.destroy_node()
         rclpy.try_shutdown()
+        # All is closed; an impatient second signal must not spoil the exit code of what is left.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
     return code
 
 
@@ -378,13 +382,6 @@ def _new_executor() -> Any:
     except ImportError:  # before Kilted
         return SingleThreadedExecutor()
     return EventsExecutor()
-
-
-def _check_domain_id() -> None:
-    """Fast DDS ends the process without a word of ours where the id is too high."""
-    text = os.environ.get("ROS_DOMAIN_ID", "")
-    if text and not (text.isascii() and text.isdigit() and int(text) <= _MAX_DOMAIN_ID):
-        raise UserError("ROS_DOMAIN_ID", text, f"must be an integer from 0 to {_MAX_DOMAIN_ID}")
 
 
 def _refuse(program: str, reason: str) -> int:

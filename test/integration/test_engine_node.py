@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from rosgraph_msgs.msg import Clock
 
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
@@ -20,9 +21,12 @@ from physis_ros.conversions.time import ns_to_time, time_to_ns
 from physis_ros.interfaces import (
     ACTION_CHUNK,
     CLOSE_STREAM,
+    DIAGNOSTICS,
     OBSERVATION,
     OPEN_STREAM,
+    Topic,
     in_namespace,
+    sensor_data,
 )
 from physis_ros.msg import Observation
 from physis_ros.srv import CloseStream, OpenStream
@@ -64,13 +68,14 @@ class Robot:
         self.camera_names = ["front"]
         self.size = 32
         self.instruction = ""
+        self.sim_ns = 0
         self.number = 0
         self._ros = ros
         self._out = ros.publisher(in_namespace(OBSERVATION, namespace))
         ros.every(0.05, self.publish)
 
     def publish(self) -> None:
-        now_ns = self._ros.node.get_clock().now().nanoseconds
+        now_ns = self.sim_ns or self._ros.node.get_clock().now().nanoseconds
         message = Observation(stream_id=self.stream_id, observation_id=self.number)
         self.number += 1
         message.capture_oldest = ns_to_time(now_ns - 10_000_000)
@@ -197,6 +202,36 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
     ros.start("engine_node", *parameters)
     ros.wait(lambda: chunks, "chunks of the successor")
     assert chunks[-1].epoch > epoch
+
+
+def test_a_clock_that_jumps_back_raises_the_epoch_and_a_paused_one_stalls_nothing(
+    ros: Any, small: Path
+) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    robot = Robot(ros)
+    robot.sim_ns = 500 * 10**9
+    clock = ros.publisher(Topic(name="/clock", type=Clock, qos=sensor_data(1)))
+
+    def tick(step_ns: int = 20_000_000) -> None:
+        if not paused:
+            robot.sim_ns += step_ns
+        clock.publish(Clock(clock=ns_to_time(robot.sim_ns)))
+
+    paused = False
+    ros.every(0.02, tick)
+    ros.start("engine_node", f"checkpoint:={small}", *QUICK, "use_sim_time:=true")
+    ros.wait(lambda: len(chunks) > 5, "chunks in simulated time")
+    assert abs(time_to_ns(chunks[-1].header.stamp) - robot.sim_ns) < 5 * 10**9
+    epoch = chunks[-1].epoch
+    robot.sim_ns = 100 * 10**9
+    ros.wait(lambda: chunks[-1].epoch > epoch, "a higher epoch after the jump")
+    assert chunks[-1].epoch == epoch + 1
+    assert abs(time_to_ns(chunks[-1].header.stamp) - robot.sim_ns) < 5 * 10**9
+    paused = True
+    ros.wait_for_diagnosis("engine_node: engine", "running")
+    heard = ros.heard[DIAGNOSTICS.name]
+    heard.clear()
+    ros.wait(lambda: len(heard) >= 3, "diagnostics while /clock stands still")
 
 
 @pytest.mark.parametrize(
