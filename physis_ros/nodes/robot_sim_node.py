@@ -84,7 +84,7 @@ class RobotSimParameters(BaseParameters):
     )
     realtime_priority: int = param(
         40,
-        description="SCHED_FIFO priority that the robot asks for, as its controller would have; 0: none",
+        description="SCHED_FIFO priority asked for, as a real controller has; 0: none",
         minimum=0,
         maximum=98,
     )
