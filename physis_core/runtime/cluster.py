@@ -46,6 +46,10 @@ class Cluster(Protocol):
 
     def alive(self) -> tuple[int, ...]: ...
 
+    def pids(self) -> dict[int, int]:
+        """Process ids of the workers that this process started."""
+        ...
+
     def close(self) -> None:
         """Stop all workers and wait for their end."""
         ...
@@ -82,6 +86,9 @@ class ThreadCluster:
 
     def alive(self) -> tuple[int, ...]:
         return (0,) if self._thread is not None and self._thread.is_alive() else ()
+
+    def pids(self) -> dict[int, int]:
+        return {}
 
     def close(self) -> None:
         if self._loop is not None and self._thread is not None:
@@ -126,6 +133,7 @@ class ProcessCluster:
         self._changed = Wake()
         self._lock = threading.Lock()
         self._closing = False
+        self._listening = False
 
     def start(self, timeout_s: float) -> list[Message]:
         try:
@@ -148,6 +156,7 @@ class ProcessCluster:
         self._store.set("physis/cluster", json.dumps(shared))
         accepting = threading.Thread(target=self._accept, name="physis-accept", daemon=True)
         accepting.start()
+        self._listening = True
         if self._spawn:
             for worker in range(self._deployment.workers):
                 self._spawn_worker(worker, control_port)
@@ -180,6 +189,11 @@ class ProcessCluster:
         """
         assert self._store is not None
         return f"{self._host}:{self._store.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether workers from elsewhere may come."""
+        return self._listening
 
     def _spawn_worker(self, worker: int, control_port: int) -> None:
         assert self._store is not None

@@ -241,6 +241,10 @@ class Engine:
     def status(self) -> EngineStatus:
         return self._call(self._status)
 
+    def worker_pids(self) -> dict[int, int]:
+        """Process ids of the workers that this engine started."""
+        return self._cluster.pids()
+
     def stall_device(self, device: int, seconds: float) -> None:
         """Fault injection for tests and benchmarks: the device starts nothing for a while."""
         worker = self.deployment.devices[device].worker

@@ -175,7 +175,9 @@ def test_a_new_condition_holds_from_the_next_chunk_on(watch, synthetic, same):
 
 
 def test_conditions_change_while_chunks_are_under_way(watch, synthetic):
-    """Each chunk is wholly under one condition, and never under an older one than the chunk before."""
+    """Each chunk is wholly under one condition, and never under an older one than the chunk
+    before.
+    """
     ref = synthetic(steps=2, blocks=3, window_chunks=1)
     with watch(simple_deployment(ref, partition="stage", devices=6)) as seen:
         seen.engine.open_stream(StreamConfig(stream_id="a", release="free", seed=1))
@@ -184,7 +186,8 @@ def test_conditions_change_while_chunks_are_under_way(watch, synthetic):
             seen.until_chunks("a", 6 * version)
             assert seen.engine.set_condition("a", {"bias": float(version)}) is None
         seen.until_chunks("a", 40)
-        # With a window of one chunk a chunk depends on nothing but itself, so any may be recomputed.
+        # With a window of one chunk a chunk depends on nothing but itself, so any may be
+        # recomputed.
         at = 0
         for chunk in seen.chunks[("a", 0)][:40]:
             for version in range(at, 5):
