@@ -167,7 +167,13 @@ class _Source(Generic[T]):
         return f"silent for {age_s:.2f} s"
 
     def nearest(self, stamp_ns: int) -> Part[T]:
-        return min(self.parts, key=lambda part: abs(part.stamp_ns - stamp_ns))
+        """Stamps only grow, and what is looked for is near the end: walk back from there."""
+        best = self.parts[-1]
+        for part in reversed(self.parts):
+            if abs(part.stamp_ns - stamp_ns) > abs(best.stamp_ns - stamp_ns):
+                break
+            best = part
+        return best
 
 
 class ObservationSync(Generic[T]):

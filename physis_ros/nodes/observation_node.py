@@ -115,6 +115,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._instruction = ""
         self._next_id = 0
         self._not_before_s = 0.0
+        self._image_waits = False
         self._published = 0
         self._published_before = 0
         self._clock_suspect = False
@@ -192,6 +193,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             receipt_ns=self.now_ns(),
             receipt_s=self.steady_s(),
         )
+        self._image_waits = True
         self._publish_newest()
 
     def _take_joints(self, message: JointState) -> None:
@@ -205,7 +207,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         if readings:
             self._unreadable.pop("joint_states", None)
         self._sync.add_joints(readings, receipt_ns=self.now_ns(), receipt_s=self.steady_s())
-        self._publish_newest()
+        if self._image_waits or not self._inputs.camera_names:
+            self._publish_newest()
 
     def _take_instruction(self, message: String) -> None:
         self._instruction = message.data
@@ -218,6 +221,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         matched = self._sync.match(now_s)
         if not isinstance(matched, Matched):
             return
+        self._image_waits = False
         images = self._read_images(matched.images)
         if images is None:
             return
