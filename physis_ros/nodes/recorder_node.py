@@ -35,7 +35,7 @@ class RecorderParameters(BaseParameters):
 
 class RecorderNode(PhysisNode[RecorderParameters]):
     def __init__(self) -> None:
-        super().__init__("recorder", RecorderParameters)
+        super().__init__("recorder_node", RecorderParameters)
         self._frames: FrameLog | None = None
         self._status: TextIO | None = None
         self._count = 0

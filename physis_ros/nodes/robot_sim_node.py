@@ -108,7 +108,7 @@ class _Snapshot:
 
 class RobotSimNode(PhysisNode[RobotSimParameters]):
     def __init__(self) -> None:
-        super().__init__("robot_sim", RobotSimParameters)
+        super().__init__("robot_sim_node", RobotSimParameters)
         self._robot: SimulatedRobot | None = None
         self._model: mujoco.MjModel | None = None
         self._end = threading.Event()

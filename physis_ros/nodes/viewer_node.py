@@ -32,7 +32,7 @@ class ViewerParameters(BaseParameters):
 
 class ViewerNode(PhysisNode[ViewerParameters]):
     def __init__(self) -> None:
-        super().__init__("viewer", ViewerParameters)
+        super().__init__("viewer_node", ViewerParameters)
         self._picture = draw_age(np.zeros((8, 8, 3), np.uint8), float("nan"), 0)
         self._age_ms = float("nan")
         self._chunks = 0
