@@ -1,7 +1,8 @@
 """The nouns of the system: what a stage, a chunk, a task, an observation and a finished chunk are.
 
 Every duration and instant of the engine is in seconds of a steady clock (`_s`); every stamp that
-came from, or leaves for, the outside world is in nanoseconds of ROS time (`_ns`). The two never mix.
+came from, or leaves for, the outside world is in nanoseconds of ROS time (`_ns`). The two never
+mix.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -44,8 +44,8 @@ class Stage:
 class StageGraph:
     """D passes x L blocks, walked in the order s = d * L + l.
 
-    `passes` is D for noisy KV, and D + 1 for clean KV (the last pass reruns the clean chunk at t = 0
-    to rewrite the KV; the chunk is already finished when that pass begins).
+    `passes` is D for noisy KV, and D + 1 for clean KV (the last pass reruns the clean chunk at
+    t = 0 to rewrite the KV; the chunk is already finished when that pass begins).
     """
 
     steps: int

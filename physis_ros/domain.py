@@ -1,4 +1,4 @@
-"""Which ROS domains of this machine are taken. DDS says nothing when two stacks share one by accident.
+"""Which ROS domains of this machine are taken. DDS says nothing when two stacks share one.
 
 `python -m physis_ros.domain` prints one that a run may use.
 """
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from physis_core.types import UserError
 
-# RTPS well-known ports (OMG DDSI-RTPS 2.3, 9.6.1.1): base 7400, 250 per domain, unicast discovery of
-# participant p at offset 10 + 2 p. A participant holds its port, so a failed bind shows it.
+# RTPS well-known ports (OMG DDSI-RTPS 2.3, 9.6.1.1): base 7400, 250 per domain, unicast discovery
+# of participant p at offset 10 + 2 p. A participant holds its port, so a failed bind shows it.
 PORT_BASE = 7400
 DOMAIN_GAIN = 250
 UNICAST_OFFSET = 10
@@ -42,7 +42,8 @@ def in_use(domain: int) -> bool:
     """True where some process of this machine takes part in the domain."""
     first = PORT_BASE + DOMAIN_GAIN * domain + UNICAST_OFFSET
     return any(
-        _held(first + PARTICIPANT_GAIN * participant) for participant in range(PARTICIPANTS_LOOKED_AT)
+        _held(first + PARTICIPANT_GAIN * participant)
+        for participant in range(PARTICIPANTS_LOOKED_AT)
     )
 
 
@@ -65,7 +66,8 @@ def choose(environ: Mapping[str, str] = os.environ) -> int:
         domain = FREE_DOMAINS[(os.getpid() + i) % len(FREE_DOMAINS)]
         if not in_use(domain):
             return domain
-    raise UserError("ROS_DOMAIN_ID", None, f"no free domain of {FREE_DOMAINS[0]}..{FREE_DOMAINS[-1]}")
+    looked_at = f"{FREE_DOMAINS[0]}..{FREE_DOMAINS[-1]}"
+    raise UserError("ROS_DOMAIN_ID", None, f"no free domain of {looked_at}")
 
 
 def _held(port: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
-import imageio_ffmpeg  # type: ignore[import-untyped]
+import imageio_ffmpeg
 import numpy as np
 import numpy.typing as npt
 

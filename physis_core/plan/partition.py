@@ -35,8 +35,8 @@ class Partition:
                     raise UserError(
                         "rank_of",
                         sorted(owners),
-                        f"clean KV of block {block} is one cache for all steps, so all its steps must"
-                        " be on one rank (chunks are serial: splitting them would gain nothing)",
+                        f"clean KV of block {block} is one cache for all steps, so all its steps"
+                        " must be on one rank (chunks are serial: splitting them would gain nothing)",
                     )
 
     @property
@@ -51,7 +51,7 @@ class Partition:
         return tuple(sorted({s % self.graph.blocks for s in self.stages_of(rank)}))
 
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Distinct (source rank, destination rank) pairs that a chunk crosses, in order of first use."""
+        """Distinct (source, destination) ranks that a chunk crosses, in order of first use."""
         seen: dict[tuple[int, int], None] = {}
         for a, b in zip(self.rank_of, self.rank_of[1:], strict=False):
             if a != b:
@@ -64,7 +64,7 @@ def make_partition(
 ) -> Partition:
     """Build the partition `kind` over at most `devices` ranks.
 
-    `costs` are seconds per block (length L; equal where not given), used to balance contiguous groups.
+    `costs` are seconds per block (length L; equal where not given), to balance contiguous groups.
 
     Raises:
         UserError: unknown kind, devices < 1, wrong number of costs.
@@ -92,7 +92,7 @@ def make_partition(
 
 
 def split_evenly(costs: Sequence[float], groups: int) -> tuple[int, ...]:
-    """Cut a row of costs into at most `groups` contiguous groups so that the largest sum is smallest.
+    """Cut a row of costs into at most `groups` contiguous groups; the largest sum is smallest.
 
     Returns the group of each element. Exact: bisects on the largest sum, greedy feasibility check.
     """

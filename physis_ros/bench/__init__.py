@@ -1,1 +1,1 @@
-"""Benchmarks of the ROS side, one file each: `add_arguments(parser)` and `run(args, console) -> result`."""
+"""Benchmarks of the ROS side, one file each: `add_arguments(parser)`, `run(args, console)`."""
