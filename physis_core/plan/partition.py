@@ -36,7 +36,7 @@ class Partition:
                         "rank_of",
                         sorted(owners),
                         f"clean KV of block {block} is one cache for all steps, so all its steps"
-                        " must be on one rank (chunks are serial: splitting them would gain nothing)",
+                        " must be on one rank (chunks are serial: splitting gains nothing)",
                     )
 
     @property
