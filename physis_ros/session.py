@@ -19,6 +19,7 @@ import yaml
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
 from physis_ros.stack.description import NodeSpec, load_stack
+from physis_ros.stack.environment import process_environment
 from physis_ros.stack.resolution import (
     NodeRun,
     Options,
@@ -84,7 +85,7 @@ class SessionPlan:
 def loopback_environment(domain: int) -> dict[str, str]:
     """The environment for processes that must not speak to any other machine."""
     return {
-        **os.environ,
+        **process_environment({**os.environ, "ROS_DOMAIN_ID": str(domain)}),
         "ROS_DOMAIN_ID": str(domain),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "OMP_NUM_THREADS": "1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from physis_ros.domain import domain_from
@@ -12,23 +12,39 @@ from physis_ros.domain import domain_from
 MIDDLEWARE = "rmw_fastrtps_cpp"
 
 
-def process_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def process_environment(
+    environ: Mapping[str, str], prefix: Path = Path(sys.prefix)
+) -> dict[str, str]:
     """Return the environment for a node: the caller's, with what ROS needs where it is not set.
+
+    Where this Python brings its own ROS (`make build`), a distribution that was sourced before is
+    taken out: two of them in one process do not load. Where it does not, all stays as it is.
 
     Raises:
         UserError: ROS_DOMAIN_ID is not a domain.
     """
     domain_from(environ)
     result = dict(environ)
-    prefix = Path(sys.prefix)
     if (prefix / "share" / "ament_index").is_dir():
-        parts = result.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
-        if str(prefix) not in parts:
-            result["AMENT_PREFIX_PATH"] = os.pathsep.join([str(prefix), *filter(None, parts)])
-        # The wheels bring one middleware; a name left over from a distribution would not load.
+        result["AMENT_PREFIX_PATH"] = str(prefix)
         result.setdefault("RMW_IMPLEMENTATION", MIDDLEWARE)
+        _keep(result, "PYTHONPATH", lambda folder: not (folder / "rclpy").is_dir())
+        _keep(
+            result,
+            "LD_LIBRARY_PATH",
+            lambda folder: prefix in folder.parents or not (folder / "librcl.so").is_file(),
+        )
     result.setdefault("RCUTILS_LOGGING_USE_STDOUT", "1")
     result.setdefault("RCUTILS_LOGGING_BUFFERED_STREAM", "0")
     # One thread per process unless the user says otherwise: the workers are the parallelism.
     result.setdefault("OMP_NUM_THREADS", "1")
     return result
+
+
+def _keep(environ: dict[str, str], name: str, wanted: Callable[[Path], bool]) -> None:
+    parts = [part for part in environ.get(name, "").split(os.pathsep) if part]
+    kept = [part for part in parts if wanted(Path(part))]
+    if kept:
+        environ[name] = os.pathsep.join(kept)
+    else:
+        environ.pop(name, None)
