@@ -22,6 +22,9 @@ class CMakeBuild(build):
         staging = Path(self.build_temp).absolute() / "staging"
         shutil.rmtree(staging, ignore_errors=True)
         environment = dict(os.environ)
+        # pip hides the environment's packages from an isolated build; CMake's Python needs them.
+        if "pip-build-env" in environment.get("PYTHONPATH", ""):
+            del environment["PYTHONPATH"]
         for name in ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH"):
             parts = [sys.prefix, *filter(None, [environment.get(name)])]
             environment[name] = os.pathsep.join(parts)
