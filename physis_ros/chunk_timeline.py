@@ -57,7 +57,7 @@ class TimelineConfig:
     overlap: Overlap = field(default_factory=Overlap)
     underrun: Underrun = "brake"
     coast_s: float = 0.0
-    correction_share: float = 0.4
+    correction_share: float = 0.6
     max_age_s: float = 2.0
     max_ahead_s: float = 5.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,22 +62,19 @@ class RobotLimits:
     jump: tuple[float, ...]
     wraps: tuple[bool, ...]
 
-    def scaled(self, share: float) -> RobotLimits:
-        """The same robot, driven at a share of its velocity and acceleration.
+    def scaled(self, *, velocity: float, acceleration: float) -> RobotLimits:
+        """The same robot, driven at a share of its velocity and of its acceleration.
 
         Raises:
-            UserError: share outside (0, 1].
+            UserError: a share outside (0, 1].
         """
-        if not 0.0 < share <= 1.0:
-            raise UserError("limit_share", share, "must be above 0 and at most 1")
-        return RobotLimits(
-            names=self.names,
-            lower=self.lower,
-            upper=self.upper,
-            velocity=tuple(share * value for value in self.velocity),
-            acceleration=tuple(share * value for value in self.acceleration),
-            jump=self.jump,
-            wraps=self.wraps,
+        for name, share in (("velocity_share", velocity), ("acceleration_share", acceleration)):
+            if not 0.0 < share <= 1.0:
+                raise UserError(name, share, "must be above 0 and at most 1")
+        return replace(
+            self,
+            velocity=tuple(velocity * value for value in self.velocity),
+            acceleration=tuple(acceleration * value for value in self.acceleration),
         )
 
     def unwrapped(self, joint: int, value: float, near: float) -> float:

@@ -89,8 +89,9 @@ def test_only_unbounded_continuous_joints_wrap():
 def test_a_share_of_the_limits_leaves_positions_alone():
     limits = load_limits_file(ROBOTS / "ur5e.yaml")
     robot = robot_limits(tuple(limits), [limits])
-    half = robot.scaled(0.5)
+    half = robot.scaled(velocity=0.5, acceleration=0.25)
     assert half.velocity[0] == robot.velocity[0] / 2
+    assert half.acceleration[0] == robot.acceleration[0] / 4
     assert half.upper == robot.upper
-    with pytest.raises(UserError, match="limit_share"):
-        robot.scaled(0.0)
+    with pytest.raises(UserError, match="acceleration_share"):
+        robot.scaled(velocity=1.0, acceleration=0.0)

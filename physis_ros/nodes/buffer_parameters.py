@@ -1,0 +1,115 @@
+"""Parameters of buffer_node, with ranges and units; their values are in
+config/buffer_node.param.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_ros.chunk_overlap import POLICIES
+from physis_ros.chunk_timeline import UNDERRUN_POLICIES
+from physis_ros.nodes.base import BaseParameters
+from physis_ros.params import param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferParameters(BaseParameters):
+    robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
+    robot_description: str = param("", description="URDF text whose limits count as well")
+    robot_description_file: str = param("", description="URDF file whose limits count as well")
+    joint_names: tuple[str, ...] = param(
+        (), description="Commanded joints in order; empty: those of robot_file"
+    )
+    velocity_share: float = param(
+        0.95, description="Share of the velocity limits that is used", minimum=0.05, maximum=1.0
+    )
+    acceleration_share: float = param(
+        0.6,
+        description="Share of the acceleration limits that is used. A controller goes over to a "
+        "new window by one cubic, which may need up to 5/3 of the acceleration of what it replaces",
+        minimum=0.05,
+        maximum=1.0,
+    )
+    stream_id: str = param("", description="Stream that this robot plays; empty: any")
+    servo_hz: float = param(
+        100.0, description="Rate of control points", unit="Hz", minimum=10.0, maximum=1000.0
+    )
+    lead_s: float = param(
+        0.06,
+        description="A hand-over lies so far ahead: lead_s of safety_node and the way there",
+        unit="s",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    overlap: str = param("replace", description="Where chunks overlap", choices=POLICIES)
+    fade_s: float = param(
+        0.1, description="Cross-fade of overlap: blend", unit="s", minimum=0.001, maximum=10.0
+    )
+    ensemble_decay: float = param(
+        0.5,
+        description="Weight of the n-th newest chunk is exp(-decay n) in overlap: ensemble",
+        minimum=0.0,
+        maximum=100.0,
+    )
+    correction_share: float = param(
+        0.6,
+        description="Share of the acceleration with which motion goes over to a new chunk",
+        minimum=0.05,
+        maximum=1.0,
+    )
+    underrun: str = param(
+        "brake", description="When no valid point is left", choices=UNDERRUN_POLICIES
+    )
+    coast_s: float = param(
+        0.1,
+        description="How long underrun: coast goes on before it brakes",
+        unit="s",
+        minimum=0.0,
+        maximum=2.0,
+    )
+    max_action_age_s: float = param(
+        2.0,
+        description="A point whose observation is older is not played",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    max_ahead_s: float = param(
+        5.0,
+        description="A chunk that starts further ahead is refused",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    deadline_s: float = param(
+        0.5,
+        description="DDS deadline asked of action_chunk; not below what the engine offers",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    lease_s: float = param(
+        1.0,
+        description="DDS liveliness lease asked of action_chunk; not below what is offered",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+    window_chunks: int = param(
+        600, description="Chunks in the sliding window of percentiles", minimum=1, maximum=1000000
+    )
+    window_servo: int = param(
+        6000,
+        description="Servo ticks in the sliding window of percentiles",
+        minimum=1,
+        maximum=10000000,
+    )
+    rate_window_s: float = param(
+        5.0, description="Sliding window of the rates", unit="s", minimum=0.1, maximum=3600.0
+    )
+    status_hz: float = param(
+        5.0, description="Rate of stream_status", unit="Hz", minimum=0.1, maximum=100.0
+    )
+    record_path: str = param(
+        "", description="Directory for chunks.rows and servo.rows; empty: no record"
+    )
