@@ -1,0 +1,43 @@
+"""What the engine tells: events as they happen, and a snapshot on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from physis_core.runtime.overload import OverloadState
+from physis_core.runtime.stream import StreamFigures
+
+EventKind = Literal[
+    "stream_opened",
+    "stream_restarted",
+    "stream_closed",
+    "stream_failed",
+    "chunks_dropped",
+    "worker_lost",
+    "edge_lost",
+    "overload",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEvent:
+    """Something that an operator may want to know. `count` is of dropped chunks."""
+
+    kind: EventKind
+    reason: str
+    stream_id: str = ""
+    worker: int = -1
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """`warmup_s` is of the slowest worker and stands in no other figure."""
+
+    running: bool
+    warmup_s: float
+    workers: int
+    workers_alive: tuple[int, ...]
+    overload: OverloadState
+    streams: tuple[StreamFigures, ...]
