@@ -16,7 +16,7 @@ from physis_core.plan.placement import Placement, RankDemand, Shortage
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
-from physis_core.sim.coarse import PlacedStream, Verdict, component, keeps_slo
+from physis_core.sim.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
 from physis_core.types import Refused, UserError
 
 
@@ -69,7 +69,7 @@ class Policy:
     nodes: int = 200
     verify: bool = True
     advise: bool = True
-    verify_periods: int = 4
+    verify_periods: int = 3
 
 
 @dataclass(slots=True)
@@ -83,25 +83,24 @@ class Admission:
     placement: Placement = field(init=False)
     _planners: dict[str, Planner] = field(init=False, default_factory=dict)
     _groupings: dict[tuple[str, float, float], list[Plan]] = field(init=False, default_factory=dict)
+    _run_costs: RunCosts = field(init=False)
     _smallest: RankDemand | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.placement = self._new_placement(self.pool)
-        self._planners = {
-            name: Planner(profile, self.pool, max_batch=self.policy.max_batch)
-            for name, profile in self.models.items()
-        }
-
-    def _new_placement(self, pool: Pool) -> Placement:
         policy = self.policy
-        return Placement(
-            pool,
+        self.placement = Placement(
+            self.pool,
             self.models,
             max_batch=policy.max_batch,
             margin=policy.margin,
             shared_overhead=policy.shared_overhead,
             shared_bytes=policy.shared_bytes,
         )
+        self._run_costs = RunCosts(self.models, policy.max_batch)
+        self._planners = {
+            name: Planner(profile, self.pool, max_batch=self.policy.max_batch)
+            for name, profile in self.models.items()
+        }
 
     # -- the door ---------------------------------------------------------------------------------
 
@@ -181,9 +180,8 @@ class Admission:
         streams = [a.placed for a in self.admitted.values()] + [newcomer.placed]
         return keeps_slo(
             component(streams, newcomer.request.stream_id),
-            dict(self.models),
+            self._run_costs,
             self.pool,
-            max_batch=self.policy.max_batch,
             shared_stretch=1.0 + self.policy.shared_overhead,
             periods=self.policy.verify_periods,
         )
@@ -260,11 +258,7 @@ class Admission:
         groupings = self.groupings(request.model, request.slo)
         most = min(plan.devices for plan in groupings)
         for more in range(1, most + 1):
-            pool = replace(self.pool, devices=self.pool.devices + more)
-            wider = self._new_placement(pool)
-            for stream_id, (demands, devices) in self.placement.placed.items():
-                wider.add(stream_id, demands, devices)
-            if self._places(request, wider):
+            if self._places(request, self.placement.widened(more)):
                 return more
         return most if math.isfinite(most) else None
 

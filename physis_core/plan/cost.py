@@ -57,6 +57,9 @@ class RankCost:
         self.profile = profile
         self._p50 = BatchCost(profile.table(), max_batch)
         self._p99 = BatchCost(profile.table(p99=True), max_batch)
+        # Blocks of one model are mostly equal, and so are most of its ranks.
+        self._kind = [profile.block_costs.index(cost) for cost in profile.block_costs]
+        self._known: dict[tuple[tuple[tuple[int, int], int], ...], tuple[float, ...]] = {}
 
     def rank_s(self, stages: Sequence[int], *, p99: bool, batched: bool = True) -> float:
         """Seconds that these stages of one stream take of a device in each period."""
@@ -64,18 +67,31 @@ class RankCost:
         for stage in stages:
             block = stage % self.profile.blocks
             tasks[block] = tasks.get(block, 0) + 1
-        parts = []
+        alike: dict[tuple[int, int], int] = {}
         for block, count in tasks.items():
-            if batched:
-                low, high = self._p50.cheapest_s(block, count), self._p99.cheapest_s(block, count)
-                parts.append((low, high))
-            else:
-                low = self._p50.one_by_one_s(block, 1)
-                high = self._p99.one_by_one_s(block, 1)
-                parts.extend([(low, high)] * count)
-        if not p99:
-            return sum(low for low, _ in parts)
-        return with_tail_s(parts)
+            key = (self._kind[block], count)
+            alike[key] = alike.get(key, 0) + 1
+        signature = tuple(sorted(alike.items()))
+        known = self._known.get(signature)
+        if known is None:
+            known = self._known[signature] = self._rank(signature)
+        return known[2 * batched + p99]
+
+    def _rank(self, signature: tuple[tuple[tuple[int, int], int], ...]) -> tuple[float, ...]:
+        """(one by one p50, p99, batched p50, p99)."""
+        single: list[tuple[float, float]] = []
+        batched: list[tuple[float, float]] = []
+        for (block, count), times in signature:
+            one = self._p50.one_by_one_s(block, 1), self._p99.one_by_one_s(block, 1)
+            single.extend([one] * (count * times))
+            both = self._p50.cheapest_s(block, count), self._p99.cheapest_s(block, count)
+            batched.extend([both] * times)
+        return (
+            sum(low for low, _ in single),
+            with_tail_s(single),
+            sum(low for low, _ in batched),
+            with_tail_s(batched),
+        )
 
     def stage_s(self, stage: int, batch: int, *, p99: bool = False) -> float:
         block = stage % self.profile.blocks

@@ -23,6 +23,7 @@ from physis_core.types import UserError
 class Plan:
     """One way to run one stream, and what it gives. Seconds and bytes.
 
+    `alone_s` is the share of the busiest device in each period when every batch is one task.
     `interval_s` is the shortest output interval with p99 margin; `response_s` is observation entry
     to completion when the stream runs at that interval, `relaxed_response_s` when the period leaves
     room for batches of one. `memory_bytes` is that of the fullest device.
@@ -34,6 +35,7 @@ class Plan:
     interval_p50_s: float
     response_s: float
     relaxed_response_s: float
+    alone_s: float
     memory_bytes: float
     devices: int
 
@@ -66,6 +68,7 @@ class Planner:
         self._hop_s = near.delay_s(profile.hidden_bytes)
         self._transfer_s = profile.hidden_bytes / near.bandwidth_bytes_s
         self._table: dict[int, list[Plan]] = {}
+        self._cuts: dict[int, tuple[int, ...]] = {}
 
     def candidates(self, devices: int) -> list[Plan]:
         """Every grouping considered for exactly `devices` devices; those that do not fit are
@@ -110,12 +113,18 @@ class Planner:
             ranges[slowest] += 1
         return ranges
 
+    def _cut(self, groups: int) -> tuple[int, ...]:
+        known = self._cuts.get(groups)
+        if known is None:
+            known = self._cuts[groups] = split_evenly(self._costs, groups)
+        return known
+
     def _grid(self, split: tuple[int, ...], ranges: Sequence[int]) -> Partition:
         graph = self.profile.graph
         rank_of: list[int] = []
         first = 0
         for size, count in zip(split, ranges, strict=True):
-            cut = split_evenly(self._costs, count)
+            cut = self._cut(count)
             for _ in range(size):
                 rank_of.extend(first + group for group in cut)
             first += count
@@ -175,6 +184,7 @@ class Planner:
             interval_p50_s=interval_p50_s,
             response_s=response_s,
             relaxed_response_s=relaxed_s,
+            alone_s=max(self._cost.rank_s(s, p99=True, batched=False) for s in ranks),
             memory_bytes=memory,
             devices=partition.ranks,
         )
@@ -226,11 +236,7 @@ class Planner:
 
     def response_at(self, plan: Plan, period_s: float) -> float:
         """Response at this period: batches of one where the period has room for them."""
-        ranks = range(plan.partition.ranks)
-        alone = max(
-            self._cost.rank_s(plan.partition.stages_of(r), p99=True, batched=False) for r in ranks
-        )
-        return plan.relaxed_response_s if alone <= period_s else plan.response_s
+        return plan.relaxed_response_s if plan.alone_s <= period_s else plan.response_s
 
     def too_small(self, devices: int) -> str:
         """Why nothing fits on so many devices."""

@@ -11,7 +11,8 @@ Best-Fit once, then twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -115,13 +116,25 @@ class Placement:
         self._weight: Floats = np.array(weights)
         self._average: Floats = np.array(p50)
         self._excess: Floats = np.array(excess)
-        devices, keys = pool.devices, len(weights)
+        self._clear()
+
+    def _clear(self) -> None:
+        pool, devices, keys = self.pool, self.pool.devices, len(self._weight)
         self._count: Ints = np.zeros((devices, keys), dtype=np.int64)
         self._rate: Floats = np.zeros((devices, keys))
         self._bytes: Floats = np.zeros(devices)
         self._streams: Ints = np.zeros(devices, dtype=np.int64)
         self._hosts: Ints = np.array([pool.host_of(g) for g in range(devices)])
         self.placed: dict[str, tuple[tuple[RankDemand, ...], tuple[int, ...]]] = {}
+
+    def widened(self, more: int) -> Placement:
+        """The same streams in a pool with `more` further, empty devices."""
+        wider = copy(self)
+        wider.pool = replace(self.pool, devices=self.pool.devices + more)
+        wider._clear()
+        for stream_id, (demands, devices) in self.placed.items():
+            wider.add(stream_id, demands, devices)
+        return wider
 
     # -- demands ----------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ share a device, each block of each model has its own number.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Protocol
 
 from physis_core.types import UserError
@@ -33,29 +34,19 @@ def _row(block: int, points: Mapping[int, float]) -> list[float]:
     sizes = sorted(points)
     if sizes[0] != 1:
         raise UserError(f"costs[{block}]", sizes[0], "a cost for batch size 1 is needed")
-    row = [0.0]
-    for batch in range(1, TABLE_BATCH + 1):
-        row.append(_interpolate(sizes, points, batch))
-    return row
-
-
-def _interpolate(sizes: list[int], points: Mapping[int, float], batch: int) -> float:
-    if batch in points:
-        return float(points[batch])
+    row = [0.0, float(points[1])]
     if len(sizes) == 1:
         # One point says nothing of the gain, so none is assumed.
-        return float(points[1]) * batch
-    if batch > sizes[-1]:
-        low, high = sizes[-2], sizes[-1]
-    else:
-        high = next(size for size in sizes if size > batch)
-        low = max(size for size in sizes if size < batch)
-    slope = max(0.0, (points[high] - points[low]) / (high - low))
-    return (
-        float(points[low] + slope * (batch - low))
-        if batch < high
-        else float(points[high] + slope * (batch - high))
-    )
+        return [row[1] * batch for batch in range(TABLE_BATCH + 1)]
+    slope = 0.0
+    for low, high in pairwise(sizes):
+        slope = max(0.0, (points[high] - points[low]) / (high - low))
+        start_s = float(points[low])
+        row.extend(start_s + slope * step for step in range(1, high - low))
+        row.append(float(points[high]))
+    last_s = row[-1]
+    row.extend(last_s + slope * step for step in range(1, TABLE_BATCH + 2 - len(row)))
+    return row[: TABLE_BATCH + 1]
 
 
 class CostTable:
@@ -69,7 +60,13 @@ class CostTable:
     __slots__ = ("_rows",)
 
     def __init__(self, points: Mapping[int, Mapping[int, float]]) -> None:
-        self._rows = {block: _row(block, row) for block, row in points.items()}
+        # Blocks of one model mostly share one row of points, and then one row here.
+        known: dict[int, list[float]] = {}
+        self._rows: dict[int, list[float]] = {}
+        for block, row in points.items():
+            if id(row) not in known:
+                known[id(row)] = _row(block, row)
+            self._rows[block] = known[id(row)]
 
     def predict_s(self, block: int, batch: int) -> float:
         row = self._rows[block]

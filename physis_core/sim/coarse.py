@@ -8,7 +8,7 @@ is a little stricter than the full simulation, and some twenty times as fast.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from physis_core.plan.profile import ModelProfile
@@ -43,6 +43,40 @@ class Verdict:
     chunks: int = 0
 
 
+class RunCosts:
+    """p99 seconds of runs of blocks by batch size, kept for the next check."""
+
+    def __init__(self, models: Mapping[str, ModelProfile], max_batch: int) -> None:
+        self.models = models
+        self.max_batch = max_batch
+        self._tables = {
+            name: (profile.table(), profile.table(p99=True)) for name, profile in models.items()
+        }
+        self._known: dict[tuple[str, int, int, float], dict[int, float]] = {}
+
+    def of(self, model: str, first: int, last: int, factor: float) -> dict[int, float]:
+        """Medians add up, excesses add in squares; blocks `first` to `last` - 1."""
+        key = (model, first, last, factor)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._compute(model, first, last, factor)
+        return known
+
+    def _compute(self, model: str, first: int, last: int, factor: float) -> dict[int, float]:
+        low, high = self._tables[model]
+        out = {}
+        for batch in _BATCHES:
+            if batch > self.max_batch:
+                break
+            mean, square = 0.0, 0.0
+            for block in range(first, last):
+                p50_s = low.predict_s(block, batch)
+                mean += p50_s
+                square += (high.predict_s(block, batch) - p50_s) ** 2
+            out[batch] = factor * (mean + math.sqrt(square))
+        return out
+
+
 def component(streams: Sequence[PlacedStream], of: str) -> list[PlacedStream]:
     """The streams that share a device with `of`, or with one that does, and so on."""
     left = {s.stream_id: s for s in streams}
@@ -61,18 +95,18 @@ def component(streams: Sequence[PlacedStream], of: str) -> list[PlacedStream]:
 
 def keeps_slo(
     streams: Sequence[PlacedStream],
-    models: dict[str, ModelProfile],
+    run_costs: RunCosts,
     pool: Pool,
     *,
-    max_batch: int = 16,
     stretch: float = 1.0,
     shared_stretch: float = 1.0,
-    periods: int = 8,
+    periods: int = 3,
 ) -> Verdict:
     """Simulate these streams at p99 costs and see whether each keeps its period and response bound.
 
     `stretch` lengthens every task, `shared_stretch` those of devices with more than one stream.
     """
+    models = run_costs.models
     runs = {s.stream_id: _runs(s, models[s.model]) for s in streams}
     sharing: dict[int, set[str]] = {}
     for stream in streams:
@@ -94,7 +128,7 @@ def keeps_slo(
                 if name not in keys:
                     keys[name] = len(keys)
                     factor = stretch * (shared_stretch if shared else 1.0)
-                    costs[keys[name]] = _run_costs(profile, low, high, max_batch, factor)
+                    costs[keys[name]] = run_costs.of(stream.model, low, high, factor)
                 devices.append(device)
                 blocks.append(keys[name])
         total_s = sum(costs[b][1] for b in blocks)
@@ -115,14 +149,14 @@ def keeps_slo(
                 first_responses=4,
             )
         )
-    fill_s = max(sum(costs[b][1] for b in s.block_keys) for s in specs) * 1.5 + 5 * longest_s
+    fill_s = max(sum(costs[b][1] for b in s.block_keys) for s in specs) * 1.5 + 2 * longest_s
     simulator = Simulator(
         Scenario(
             pool=pool,
             costs=costs,
             streams=tuple(specs),
             end_s=fill_s + periods * longest_s,
-            max_batch=max_batch,
+            max_batch=run_costs.max_batch,
             record_tasks=0,
         )
     )
@@ -187,21 +221,3 @@ def _cuts(
         for device, first, last in runs[stream.stream_id]:
             cuts.setdefault((stream.model, device), set()).update((first, last))
     return {key: sorted(values) for key, values in cuts.items()}
-
-
-def _run_costs(
-    profile: ModelProfile, first: int, last: int, max_batch: int, factor: float
-) -> dict[int, float]:
-    """p99 seconds of a run of blocks by batch size: medians add up, excesses add in squares."""
-    out = {}
-    low, high = profile.table(), profile.table(p99=True)
-    for batch in _BATCHES:
-        if batch > max(max_batch, 1):
-            break
-        mean, square = 0.0, 0.0
-        for block in range(first, last):
-            p50_s = low.predict_s(block, batch)
-            mean += p50_s
-            square += (high.predict_s(block, batch) - p50_s) ** 2
-        out[batch] = factor * (mean + math.sqrt(square))
-    return out

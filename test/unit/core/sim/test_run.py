@@ -13,7 +13,7 @@ from physis_core.cli import simulate as simulate_verb
 from physis_core.cli.main import main
 from physis_core.plan.config import read_plan
 from physis_core.plan.fields import Fields
-from physis_core.sim.coarse import PlacedStream, component, keeps_slo
+from physis_core.sim.coarse import PlacedStream, RunCosts, component, keeps_slo
 from physis_core.sim.config import read_simulation
 from physis_core.sim.run import simulate
 from physis_core.types import UserError
@@ -131,8 +131,9 @@ def test_the_quick_check_tells_light_from_impossible() -> None:
             for i in range(count)
         ]
 
-    assert keeps_slo(placed(2, 1.6), plan.models, plan.pool).kept
-    verdict = keeps_slo(placed(12, 0.3), plan.models, plan.pool)
+    costs = RunCosts(plan.models, 16)
+    assert keeps_slo(placed(2, 1.6), costs, plan.pool).kept
+    verdict = keeps_slo(placed(12, 0.3), costs, plan.pool)
     assert not verdict.kept
     assert verdict.reason
 
