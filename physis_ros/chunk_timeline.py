@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
-from physis_core.types import UserError
-from physis_ros.chunk_overlap import Overlap, reference
+from physis_ros.chunk_order import ChunkOrder
+from physis_ros.chunk_overlap import reference
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.joint_motion import hermite
 from physis_ros.motion_follower import followers
@@ -33,102 +32,17 @@ from physis_ros.timed_chunk import (
     TimedChunk,
     check_chunk,
 )
-
-Underrun = Literal["brake", "coast"]
-UNDERRUN_POLICIES: tuple[Underrun, ...] = ("brake", "coast")
+from physis_ros.timeline_types import (
+    AcceptedChunk,
+    PlayedPoint,
+    TimelineConfig,
+    TimelineCounts,
+    TimelineWindow,
+)
 
 _KEPT_CHUNKS = 8
-_REMEMBERED_IDS = 256
 # Stamps of one host's clock may come a little early: granularity and the order of threads.
 _FUTURE_SLOP_NS = 50_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineConfig:
-    """`tick_s`: servo period. `lead_s`: how far ahead of now a hand-over lies, at least one
-    controller period, so that the command is there before its first point is due. `underrun`:
-    `brake` at once when no valid point is left, or `coast` on for `coast_s` and brake then.
-    `correction_share`: the part of the acceleration limit with which the motion goes over to a new
-    chunk; more is quicker and rougher.
-    """
-
-    tick_s: float = 0.01
-    lead_s: float = 0.05
-    overlap: Overlap = field(default_factory=Overlap)
-    underrun: Underrun = "brake"
-    coast_s: float = 0.0
-    correction_share: float = 0.6
-    max_age_s: float = 2.0
-    max_ahead_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        for name in ("tick_s", "max_age_s", "max_ahead_s"):
-            value = getattr(self, name)
-            if not 0.0 < value <= 3600.0:
-                raise UserError(name, value, "must be above 0 and at most 3600")
-        if not 0.0 <= self.lead_s <= 10.0:
-            raise UserError("lead_s", self.lead_s, "must be at least 0 and at most 10")
-        if not 0.0 <= self.coast_s <= 10.0:
-            raise UserError("coast_s", self.coast_s, "must be at least 0 and at most 10")
-        if not 0.0 < self.correction_share <= 1.0:
-            raise UserError(
-                "correction_share", self.correction_share, "must be above 0 and at most 1"
-            )
-        if self.underrun not in UNDERRUN_POLICIES:
-            known = ", ".join(UNDERRUN_POLICIES)
-            raise UserError("underrun", self.underrun, f"must be one of {known}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptedChunk:
-    """`trimmed_s` of the chunk's beginning had expired; its first played point is at
-    `plays_from_ns`."""
-
-    trimmed_s: float
-    plays_from_ns: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlayedPoint:
-    """What is played at one servo tick. position, velocity [joints].
-
-    `valid` is False in an underrun (the tail, or rest). `age_s` counts from the OLDEST observation
-    behind the point; NaN in an underrun.
-    """
-
-    position: Floats
-    velocity: Floats
-    valid: bool
-    epoch: int
-    chunk_id: int
-    capture_oldest_ns: int
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TimelineWindow:
-    """The plan from the hand-over to rest: times [N] counted from now, positions, velocities [N,
-    joints].
-
-    The last velocity is exactly zero. `chunk_id` and `capture_oldest_ns` are those of the first
-    point.
-    """
-
-    times_s: Floats
-    positions: Floats
-    velocities: Floats
-    valid: bool
-    epoch: int
-    chunk_id: int
-    capture_oldest_ns: int
-
-
-@dataclass(slots=True)
-class TimelineCounts:
-    accepted: int = 0
-    refused: int = 0
-    late: int = 0
-    gaps: int = 0
 
 
 class ChunkTimeline:
@@ -145,15 +59,18 @@ class ChunkTimeline:
         self._chunks: deque[TimedChunk] = deque(maxlen=_KEPT_CHUNKS)
         self._plan: PlayedPlan | None = None
         self._bend_from_ns: int | None = None
-        self._epoch: int | None = None
-        self._highest_id = -1
-        self._seen: deque[int] = deque(maxlen=_REMEMBERED_IDS)
+        self._order = ChunkOrder()
         self._earliest_capture_ns = 0
 
     @property
     def epoch(self) -> int:
-        """Of the newest accepted chunk; 0 before the first."""
-        return 0 if self._epoch is None else self._epoch
+        """Of the newest chunk; 0 before the first."""
+        return self._order.epoch
+
+    @property
+    def gaps(self) -> int:
+        """Chunk ids that never came."""
+        return self._order.gaps
 
     @property
     def started(self) -> bool:
@@ -179,9 +96,7 @@ class ChunkTimeline:
 
     def forget_epoch(self) -> None:
         """The only writer of chunks is gone: the next one may count from any epoch."""
-        self._epoch = None
-        self._highest_id = -1
-        self._seen.clear()
+        self._order.forget_epoch()
 
     def offer(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
         """Check a chunk and place it. A refused chunk changes nothing that is played.
@@ -282,7 +197,7 @@ class ChunkTimeline:
         )
         if isinstance(checked, RefusedChunk):
             return checked
-        refused = self._check_order(checked)
+        refused = self._order.check(checked.epoch, checked.chunk_id)
         if refused is not None:
             return refused
         handover_ns = plan.time_ns(plan.index_at_or_after(now_ns + self._lead_ns))
@@ -300,32 +215,6 @@ class ChunkTimeline:
         return AcceptedChunk(
             trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9, plays_from_ns=begin_ns
         )
-
-    def _check_order(self, chunk: TimedChunk) -> RefusedChunk | None:
-        """Epoch and id; remembers what was seen, also of chunks that are refused later on."""
-        if self._epoch is not None and chunk.epoch < self._epoch:
-            return RefusedChunk(
-                why=ChunkRefusal.OLD_EPOCH,
-                detail=f"epoch {chunk.epoch}, the present one is {self._epoch}",
-            )
-        if chunk.epoch != self._epoch:
-            self._epoch = chunk.epoch
-            self._highest_id = -1
-            self._seen.clear()
-        if chunk.chunk_id in self._seen:
-            return RefusedChunk(why=ChunkRefusal.REPEATED, detail=f"chunk {chunk.chunk_id}")
-        first = self._highest_id < 0
-        self._seen.append(chunk.chunk_id)
-        if chunk.chunk_id < self._highest_id:
-            self.counts.gaps = max(0, self.counts.gaps - 1)
-            return RefusedChunk(
-                why=ChunkRefusal.REORDERED,
-                detail=f"chunk {chunk.chunk_id} after chunk {self._highest_id}",
-            )
-        if not first:
-            self.counts.gaps += chunk.chunk_id - self._highest_id - 1
-        self._highest_id = chunk.chunk_id
-        return None
 
     def _check_time(self, chunk: TimedChunk, now_ns: int, handover_ns: int) -> RefusedChunk | None:
         ahead_s = (chunk.capture_oldest_ns - now_ns) * 1e-9

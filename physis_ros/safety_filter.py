@@ -10,127 +10,17 @@ This is not a certified safety function. A hardware stop is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import numpy as np
 
-from physis_core.types import UserError
-from physis_ros.command_sources import CommandSources, Source
-from physis_ros.command_splice import spliced
+from physis_ros.command_judge import judged
+from physis_ros.command_sources import CommandSources
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.joint_motion import JointMotion
 from physis_ros.joint_watch import JointWatch
-from physis_ros.safety_checks import (
-    CheckedTrajectory,
-    CommandedTrajectory,
-    Floats,
-    LimitCheck,
-    Violation,
-    check_jump,
-    check_limits,
-    joined_after,
-    read_trajectory,
-    slowed,
-    unwrapped,
-    with_slopes,
-    with_tail,
-    without_expired,
-)
+from physis_ros.safety_checks import CheckedTrajectory, CommandedTrajectory, Floats, Violation
+from physis_ros.safety_types import Forward, Instant, Offered, SafetyConfig, SafetyCounts, Tick
 from physis_ros.safety_verdict import FINE, Finding, ResetAnswer, StopLatch, Verdict, most_severe
 from physis_ros.trajectory_tail import braking_tail
-
-_LEAST_SLOWING = 1.001
-# A command that came late and no longer touches the motion under way is joined at a later point.
-_JOIN_LATER_S = (0.05, 0.1, 0.2, 0.3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instant:
-    """Now, on the two clocks that matter: `steady_s` for every watchdog, `motion_s` for the
-    controller's
-    progress along a trajectory (ROS time where it is simulated, the steady clock elsewhere)."""
-
-    steady_s: float
-    motion_s: float
-
-
-def _default_sources() -> Mapping[str, Source]:
-    return {
-        "teleop": Source(priority=10, timeout_s=0.5),
-        "model": Source(priority=0, timeout_s=0.5),
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SafetyConfig:
-    """`lead_s`: the first forwarded point lies at least so far ahead: a controller period and the
-    way of the message. `align_s`: by how much a command may be moved in time to where the motion
-    passes through it. `slow_most`: a command that is too fast is stretched by at most this factor,
-    else
-    rejected."""
-
-    lead_s: float = 0.04
-    joint_state_timeout_s: float = 0.1
-    command_age_s: float = 0.5
-    longest_command_s: float = 30.0
-    align_s: float = 0.2
-    slow_most: float = 1.2
-    tracking_tolerance: float = 0.35
-    tracking_time_s: float = 0.25
-    reset_cooldown_s: float = 1.0
-    enabled: bool = True
-    sources: Mapping[str, Source] = field(default_factory=_default_sources)
-
-    def __post_init__(self) -> None:
-        for name in (
-            "lead_s",
-            "joint_state_timeout_s",
-            "command_age_s",
-            "longest_command_s",
-            "tracking_tolerance",
-        ):
-            value = getattr(self, name)
-            if not value > 0.0:
-                raise UserError(name, value, "must be above 0")
-        if not self.slow_most >= 1.0:
-            raise UserError("slow_most", self.slow_most, "must be at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Forward:
-    """What goes to the robot: times [N] from now, positions and velocities [N, joints]; ends at
-    rest."""
-
-    times_s: Floats
-    positions: Floats
-    velocities: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """Answer to a command. `forward` is None where it was refused; `reason` says why, or what was
-    done."""
-
-    forward: Forward | None
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """The verdict of one tick, and a braking motion where this tick has to begin one."""
-
-    finding: Finding
-    forward: Forward | None
-
-
-@dataclass(slots=True)
-class SafetyCounts:
-    accepted: int = 0
-    limited: int = 0
-    rejected: int = 0
-    preempted: int = 0
-    trips: int = 0
 
 
 class SafetyFilter:
@@ -200,14 +90,16 @@ class SafetyFilter:
                 forward=None,
                 finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
-        judged = self._judge(command, motion, now, started_s)
-        if isinstance(judged, Violation):
+        judgement = judged(
+            command, motion, now.motion_s, self.limits, self.config, started_s=started_s
+        )
+        if isinstance(judgement, Violation):
             self.counts.rejected += 1
             self._last_answer = Finding(
-                verdict=Verdict.HOLD, reason=f"{source}: rejected: {judged.reason}"
+                verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
             )
             return Offered(forward=None, finding=self._last_answer)
-        trajectory, limited = judged
+        trajectory, limited = judgement
         self._sources.spoke(source, now.steady_s)
         self._source = source
         self._accepted_s = now.steady_s
@@ -352,70 +244,6 @@ class SafetyFilter:
             return Finding(verdict=Verdict.HOLD, reason="disabled")
         blind = self.joints.missing(now.steady_s)
         return Finding(verdict=Verdict.HOLD, reason=blind) if blind else None
-
-    def _judge(
-        self, command: CommandedTrajectory, motion: JointMotion, now: Instant, started_s: float
-    ) -> tuple[CheckedTrajectory, Violation | None] | Violation:
-        position, velocity = state = motion.state(now.motion_s)
-        lead_s = self.config.lead_s
-        if abs(started_s) > self.config.command_age_s:
-            return Violation(
-                check="age",
-                detail=f"it starts {-started_s:+.3f} s from now by its stamp, "
-                f"limit {self.config.command_age_s:g} s",
-            )
-        read = read_trajectory(command, self.limits, longest_s=self.config.longest_command_s)
-        if isinstance(read, Violation):
-            return read
-        fresh = without_expired(
-            unwrapped(read, position, self.limits), elapsed_s=started_s, first_at_s=lead_s
-        )
-        if isinstance(fresh, Violation):
-            return fresh
-        shaped = with_slopes(fresh, position, velocity)
-        jumped = check_jump(shaped, position, velocity, self.limits)
-        if jumped is not None:
-            return jumped
-        placed = with_tail(
-            spliced(
-                shaped,
-                motion,
-                now.motion_s,
-                first_at_s=lead_s,
-                align_s=self.config.align_s,
-            ),
-            self.limits,
-        )
-        first_found: LimitCheck | None = None
-        for join_s in (lead_s, *(later_s for later_s in _JOIN_LATER_S if later_s > lead_s)):
-            trajectory = joined_after(placed, join_s)
-            found = check_limits(trajectory, position, velocity, self.limits)
-            if found.violation is None and found.over is None:
-                return trajectory, None
-            first_found = first_found or found
-        assert first_found is not None
-        if first_found.violation is not None:
-            return first_found.violation
-        assert first_found.over is not None
-        return self._slow_down(placed, state, first_found.slower, first_found.over)
-
-    def _slow_down(
-        self,
-        trajectory: CheckedTrajectory,
-        state: tuple[Floats, Floats],
-        factor: float,
-        over: Violation,
-    ) -> tuple[CheckedTrajectory, Violation] | Violation:
-        factor *= _LEAST_SLOWING
-        while factor <= self.config.slow_most:
-            candidate = slowed(trajectory, factor)
-            found = check_limits(candidate, state[0], state[1], self.limits)
-            if found.violation is not None:
-                return found.violation
-            if found.over is None:
-                return candidate, over
-            factor *= max(found.slower, 1.02)
-        return over
 
     def _take(
         self, trajectory: CheckedTrajectory, state: tuple[Floats, Floats], now: Instant

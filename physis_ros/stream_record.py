@@ -7,8 +7,8 @@ from pathlib import Path
 
 from physis_core.observe.report import BUFFER_CHUNK_COLUMNS, BUFFER_SERVO_COLUMNS
 from physis_core.observe.rowlog import RowLog
-from physis_ros.chunk_timeline import PlayedPoint
 from physis_ros.stream_figures import ChunkStamps
+from physis_ros.timeline_types import PlayedPoint
 
 CHUNKS_FILE = "chunks.rows"
 SERVO_FILE = "servo.rows"

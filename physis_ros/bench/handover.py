@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from physis_ros.chunk_overlap import POLICIES, Overlap
-from physis_ros.chunk_timeline import UNDERRUN_POLICIES, ChunkTimeline, TimelineConfig
+from physis_ros.chunk_timeline import ChunkTimeline
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.timed_chunk import IncomingChunk
+from physis_ros.timeline_types import UNDERRUN_POLICIES, TimelineConfig
 
 Floats = npt.NDArray[np.float64]
 

@@ -25,12 +25,7 @@ from sensor_msgs.msg import JointState
 
 from physis_core.types import UserError
 from physis_ros.chunk_overlap import Overlap
-from physis_ros.chunk_timeline import (
-    AcceptedChunk,
-    ChunkTimeline,
-    PlayedPoint,
-    TimelineConfig,
-)
+from physis_ros.chunk_timeline import ChunkTimeline
 from physis_ros.conversions.statuses import percentiles_message
 from physis_ros.conversions.trajectories import from_chunk, nanoseconds, to_trajectory
 from physis_ros.interfaces import (
@@ -47,6 +42,7 @@ from physis_ros.nodes.buffer_parameters import BufferParameters
 from physis_ros.robot_files import load_robot_limits
 from physis_ros.stream_figures import ChunkStamps, StreamFigures
 from physis_ros.stream_record import StreamRecord
+from physis_ros.timeline_types import AcceptedChunk, PlayedPoint, TimelineConfig
 
 # Without a safety node nobody says where the robot is commanded to be; measured is the next best.
 _COMMANDED_WAIT_S = 1.0
@@ -331,7 +327,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             depth_s=timeline.depth_s(now_ns),
             chunks=timeline.counts.accepted,
             dropped=self._dropped,
-            gaps=timeline.counts.gaps,
+            gaps=timeline.gaps,
             deadline_misses=figures.deadline_misses,
             underruns=figures.underruns,
             qos_deadline_events=self._deadline_events,
@@ -365,7 +361,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             "chunks": timeline.counts.accepted,
             "dropped": self._dropped,
             "wholly late": timeline.counts.late,
-            "gaps": timeline.counts.gaps,
+            "gaps": timeline.gaps,
             "deadline misses": figures.deadline_misses,
             "underruns": figures.underruns,
             "rebases on the commanded state": self._rebases,

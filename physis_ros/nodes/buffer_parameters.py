@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.chunk_overlap import POLICIES
-from physis_ros.chunk_timeline import UNDERRUN_POLICIES
 from physis_ros.nodes.base import BaseParameters
 from physis_ros.params import param
+from physis_ros.timeline_types import UNDERRUN_POLICIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

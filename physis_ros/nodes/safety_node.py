@@ -67,7 +67,8 @@ from physis_ros.nodes.base import (
 from physis_ros.nodes.safety_parameters import SafetyParameters
 from physis_ros.realtime import ask_realtime
 from physis_ros.robot_files import load_robot_limits
-from physis_ros.safety_filter import Forward, Instant, SafetyConfig, SafetyFilter
+from physis_ros.safety_filter import SafetyFilter
+from physis_ros.safety_types import Forward, Instant, SafetyConfig
 from physis_ros.safety_verdict import FINE, Finding, Verdict
 
 # A stamped trajectory starts half way to its first point: on time, it is played at its exact times;

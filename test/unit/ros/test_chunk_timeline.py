@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from physis_core.types import UserError
 from physis_ros.chunk_overlap import POLICIES, Overlap
-from physis_ros.chunk_timeline import AcceptedChunk, ChunkTimeline, TimelineConfig
+from physis_ros.chunk_timeline import ChunkTimeline
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.timed_chunk import ChunkRefusal, IncomingChunk
+from physis_ros.timeline_types import AcceptedChunk, TimelineConfig
 
 NAMES = ("lift", "bend", "spin")
 LIMITS = RobotLimits(
@@ -135,10 +136,10 @@ def test_order_epochs_and_gaps():
     made = timeline()
     for chunk_id in (0, 1, 4):
         made.offer(chunk(chunk_id), T0)
-    assert made.counts.gaps == 2
+    assert made.gaps == 2
     assert refused(made.offer(chunk(4), T0)) is ChunkRefusal.REPEATED
     assert refused(made.offer(chunk(2), T0)) is ChunkRefusal.REORDERED
-    assert made.counts.gaps == 1
+    assert made.gaps == 1
     assert isinstance(made.offer(chunk(0, epoch=2), T0), AcceptedChunk)
     assert refused(made.offer(chunk(5, epoch=1), T0)) is ChunkRefusal.OLD_EPOCH
     assert made.epoch == 2

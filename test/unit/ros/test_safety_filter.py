@@ -12,7 +12,8 @@ from physis_core.types import UserError
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.point_interpolation import MotionState
 from physis_ros.safety_checks import CommandedTrajectory
-from physis_ros.safety_filter import Instant, SafetyConfig, SafetyFilter
+from physis_ros.safety_filter import SafetyFilter
+from physis_ros.safety_types import Instant, SafetyConfig
 from physis_ros.safety_verdict import Verdict
 from physis_ros.trajectory_controller import (
     ControllerConfig,
@@ -411,6 +412,21 @@ def test_frozen_joint_states_are_not_fresh():
         tick = robot.filter.tick(robot.now)
         robot.now_s += TICK_S
     assert "stamp does not advance" in tick.finding.reason
+
+
+@pytest.mark.parametrize("delta_s", [-50.0, 50.0])
+def test_a_jump_of_the_motion_clock_brakes_where_the_robot_was(delta_s):
+    robot = Robot()
+    stream(robot, 1.0, robot.now_s)
+    before, speed = robot.filter.commanded(robot.now)
+    jumped = Instant(steady_s=robot.now_s, motion_s=robot.now_s + delta_s)
+    robot.filter.clock_jumped(jumped, delta_s=delta_s)
+    assert robot.filter.commanded(jumped)[0] == pytest.approx(before)
+    tick = robot.filter.tick(jumped)
+    assert tick.finding.verdict is Verdict.HOLD
+    assert "ROS time jumped" in tick.finding.reason
+    assert not tick.forward.velocities[-1].any()
+    assert np.all(np.abs(tick.forward.positions[-1] - before) < np.abs(speed) * 0.2 + 1e-9)
 
 
 def test_wrong_configuration_names_the_field():

@@ -5,9 +5,9 @@ import pytest
 
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
-from physis_ros.chunk_timeline import PlayedPoint
 from physis_ros.stream_figures import ChunkStamps
 from physis_ros.stream_record import CHUNKS_FILE, SERVO_FILE, StreamRecord
+from physis_ros.timeline_types import PlayedPoint
 
 STAMPS = ChunkStamps(
     epoch=1,
