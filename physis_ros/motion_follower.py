@@ -41,6 +41,9 @@ class JointFollower:
         self._velocity = velocity
         self._acceleration = acceleration
         self._correction = correction_share * acceleration
+        # Further from a position limit than this, no velocity within the limits can reach it.
+        self._far = velocity * velocity / (2.0 * acceleration) + 2.0 * tick_s * velocity
+        self._far += acceleration * tick_s * tick_s
 
     def follow(
         self,
@@ -51,18 +54,39 @@ class JointFollower:
         end: float,
         end_velocity: float,
     ) -> tuple[float, float]:
-        """Position and velocity after the tick, given the reference at its begin and end."""
+        """Position and velocity after the tick, given the reference at its begin and end.
+
+        One flat function: it runs for every joint at every tick of every new plan.
+        """
         h = self._tick_s
         end = min(max(end, self._lower), self._upper)
         # The reference need not have constant acceleration within the tick; what it moves
-        # differently is known beforehand and belongs into the distance that is removed.
+        # differently
+        # is known beforehand and belongs into the distance that is removed.
         drift = begin + 0.5 * h * (begin_velocity + end_velocity) - end
         closing = velocity - begin_velocity
-        # Shifted by half a tick of motion, the exact double integrator has the form that the law
-        # is for.
-        away = position - begin + drift - 0.5 * h * closing
-        wanted = velocity + (end_velocity - begin_velocity) + h * self._correcting(away, closing)
-        return self._within_limits(position, velocity, wanted)
+        # Shifted by half a tick of motion, the exact double integrator has the form of the law.
+        y = position - begin + drift + 0.5 * h * closing
+        linear = self._correction * h * h
+        if abs(y) <= linear:
+            a = h * closing + y
+        else:
+            bend = 0.5 * (math.sqrt(linear * (linear + 8.0 * abs(y))) - linear)
+            a = h * closing + (bend if y > 0.0 else -bend)
+        if abs(a) <= linear:
+            change = -a / h
+        else:
+            change = -self._correction * h if a > 0.0 else self._correction * h
+        after = velocity + (end_velocity - begin_velocity) + change
+        after = min(max(after, -self._velocity), self._velocity)
+        above, below = self._upper - position, position - self._lower
+        if above < self._far:
+            after = min(after, self._fastest_towards(above, velocity))
+        if below < self._far:
+            after = max(after, -self._fastest_towards(below, -velocity))
+        most = self._acceleration * h
+        after = min(max(after, velocity - most), velocity + most)
+        return position + 0.5 * h * (velocity + after), after
 
     def brake(self, position: float, velocity: float) -> tuple[float, float]:
         """Position and velocity after a tick of braking; the velocity ends at exactly zero."""
@@ -73,35 +97,8 @@ class JointFollower:
             after = velocity - math.copysign(change, velocity)
         return position + 0.5 * self._tick_s * (velocity + after), after
 
-    def _correcting(self, away: float, closing: float) -> float:
-        h, r = self._tick_s, self._correction
-        linear = r * h * h
-        y = away + h * closing
-        if abs(y) <= linear:
-            a = h * closing + y
-        else:
-            a = h * closing + math.copysign(
-                0.5 * (math.sqrt(linear * (linear + 8.0 * abs(y))) - linear), y
-            )
-        if abs(a) <= linear:
-            return -a / (h * h)
-        return -math.copysign(r, a)
-
-    def _within_limits(
-        self, position: float, velocity: float, wanted: float
-    ) -> tuple[float, float]:
-        h, most = self._tick_s, self._acceleration
-        change = most * h
-        after = min(max(wanted, -self._velocity), self._velocity)
-        after = min(after, self._fastest_towards(self._upper - position, velocity))
-        after = max(after, -self._fastest_towards(position - self._lower, -velocity))
-        after = min(max(after, velocity - change), velocity + change)
-        return position + 0.5 * h * (velocity + after), after
-
     def _fastest_towards(self, room: float, velocity: float) -> float:
         """The largest velocity after this tick from which braking still ends before the limit."""
-        if room == math.inf:
-            return math.inf
         h, most = self._tick_s, self._acceleration
         left = room - 0.5 * h * velocity - most * h * h / 8.0
         inside = h * h / 4.0 + 2.0 * left / most
