@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from physis_core.model.inputs import read_model_inputs
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
+from physis_ros.checkpoint_file import checkpoint_path
 from physis_ros.stack.description import NodeSpec, load_stack
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.resolution import (
@@ -44,7 +46,12 @@ class SessionPlan:
 
     @property
     def period_ms(self) -> float:
-        return 1e3 * float(self.parameters(ENGINE)["period_s"])
+        """The stream's period: as set, or what the checkpoint was trained for."""
+        engine = self.parameters(ENGINE)
+        period_s = float(engine["period_s"])
+        if period_s == 0.0:
+            period_s = read_model_inputs(checkpoint_path(engine["checkpoint"])).period_s
+        return 1e3 * period_s
 
     def parameters(self, node: str) -> dict[str, Any]:
         """A node's parameters as its files and overrides set them, the strongest last."""
@@ -63,6 +70,7 @@ class SessionPlan:
             "duration_s": duration_s,
             "domain": int(self.environment["ROS_DOMAIN_ID"]),
             "nodes": [run.node.name for run in self.runs],
+            "period_ms": self.period_ms,
             "engine": self.parameters(ENGINE),
         }
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore
 
 from physis_core.runtime.link import edge_group
 
@@ -26,7 +26,7 @@ def one_way_s(sizes_bytes: Sequence[int], *, exchanges: int, timeout_s: float) -
     Raises:
         RuntimeError: a process failed.
     """
-    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     orders = {"port": store.port, "sizes": list(sizes_bytes), "exchanges": exchanges}
     processes = [
         subprocess.Popen(
@@ -60,7 +60,7 @@ def _main(argument: str) -> None:
     given = json.loads(argument)
     torch.set_num_threads(1)
     rank, exchanges = given["rank"], given["exchanges"]
-    store = dist.TCPStore("127.0.0.1", given["port"], None, False)
+    store = TCPStore("127.0.0.1", given["port"], None, False)
     group = edge_group(store, "bare", rank, "127.0.0.1")
     result = []
     for tag, size in enumerate(given["sizes"]):

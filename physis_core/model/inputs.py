@@ -16,11 +16,12 @@ _MAX_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInputs:
-    """`image_size` is (height, width)."""
+    """`image_size` is (height, width); `period_s` is the chunk period that training knew."""
 
     camera_names: tuple[str, ...]
     joint_names: tuple[str, ...]
     image_size: tuple[int, int]
+    period_s: float
 
 
 def read_model_inputs(path: Path | str) -> ModelInputs:
@@ -34,6 +35,7 @@ def read_model_inputs(path: Path | str) -> ModelInputs:
             camera_names=tuple(str(name) for name in config["camera_names"]),
             joint_names=tuple(str(name) for name in config["joint_names"]),
             image_size=(height, width),
+            period_s=float(config["period_s"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(

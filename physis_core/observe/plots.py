@@ -15,6 +15,8 @@ from physis_core.observe.rowlog import RowTable
 
 Column = npt.NDArray[np.float64]
 
+LEAD_S = 2.0
+
 # Colour-blind safe (Okabe and Ito), the same meaning in every picture.
 INTERVAL, AGE, MISS, UNDERRUN, ERROR, STILL = (
     "#0072B2", "#D55E00", "#CC79A7", "#000000", "#009E73", "#999999",
@@ -32,13 +34,16 @@ def plot_run(
     """Output interval, age at servo ticks, misses and underruns, tracking error, over time.
 
     `arm` has columns t_s, error_m, still_error_m on the same steady clock; None leaves the last
-    panel out.
+    panel out. Drawn from LEAD_S before the first played point on.
     """
     chunks, servo = tables.chunks, tables.servo
     panels = 3 if arm is None else 4
     figure = Figure(figsize=(11, 2.2 * panels + 0.8), layout="constrained")
     axes: Any = figure.subplots(panels, 1, sharex=True)
-    origin_s = float(servo["t_s"][0])
+    played = np.flatnonzero(servo["underrun"] == 0)
+    first_s = float(servo["t_s"][played[0]] if played.size else servo["t_s"][0])
+    origin_s = max(first_s - LEAD_S, float(servo["t_s"][0]))
+    warmup_s -= origin_s - float(servo["t_s"][0])
     taken = chunks["accepted"] > 0
     chunk_t = chunks["t_s"][taken] - origin_s
     exits = chunks["exit_ns"][taken]
@@ -62,7 +67,8 @@ def plot_run(
 
     missed = taken & (chunks["exit_ns"] > chunks["deadline_ns"])
     miss_t = np.sort(chunks["t_s"][missed] - origin_s)
-    under_t = np.sort(servo_t[servo["underrun"] > 0])
+    # Before the first point there was nothing that could have run dry.
+    under_t = np.sort(servo_t[(servo["underrun"] > 0) & (servo["t_s"] >= first_s)])
     end_s = float(servo_t[-1])
     for times, colour, label in (
         (miss_t, MISS, f"deadline misses ({miss_t.size})"),
@@ -85,8 +91,6 @@ def plot_run(
     for axis in axes:
         axis.axvspan(0, warmup_s, color="0.93", zorder=-1)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel(
-        "time since the buffer started [s]   (grey: warm-up, left out of the report)"
-    )
+    axes[-1].set_xlabel("time [s]   (grey: warm-up, left out of the report)")
     axes[-1].set_xlim(0, end_s)
     save(figure, path)

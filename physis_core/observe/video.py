@@ -19,12 +19,15 @@ Image = npt.NDArray[np.uint8]
 SIDE_PX = 480
 BAR_PX = 64
 AGE_FULL_BAR_MS = 600.0
+LEAD_NS = 2e9
 
 
 def write_video(
     frames: Path, servo: RowTable, path: Path, *, fps: int, progress: Callable[[int], None]
 ) -> int:
-    """Draw and encode (H.264); calls `progress(frames so far)`. Returns the number of frames.
+    """Draw and encode (H.264); calls `progress(frames read)`. Returns the number of frames written.
+
+    The film begins LEAD_NS before the first played point.
 
     Frames are shown at even times of their stamps: a frame that the camera did not give is seen as
     a repeated picture, not as a faster film.
@@ -36,7 +39,12 @@ def write_video(
     written = 0
     writer = None
     next_ns: float | None = None
-    for stamp_ns, rgb in read_frames(frames):
+    played = np.flatnonzero(servo["underrun"] == 0)
+    from_ns = float(ticks_ns[played[0]]) - LEAD_NS if played.size else 0.0
+    for read, (stamp_ns, rgb) in enumerate(read_frames(frames)):
+        progress(read + 1)
+        if stamp_ns < from_ns:
+            continue
         if writer is None:
             next_ns = float(stamp_ns)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +59,6 @@ def write_video(
             writer.send(picture)
             written += 1
             next_ns += 1e9 / fps
-        progress(written)
     if writer is None:
         raise UserError("frames", str(frames), "no camera frame was recorded")
     writer.close()

@@ -211,9 +211,8 @@ def _film(out: Path, record: Any, console: Console) -> None:
             record.tables.servo,
             out / "camera.mp4",
             fps=VIDEO_FPS,
-            progress=lambda frames: progress.update(task, completed=min(frames, total)),
+            progress=lambda frames: progress.update(task, completed=frames),
         )
-        progress.update(task, completed=total)
 
 
 def _good(report: dict[str, Any]) -> bool:
