@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.runtime.link import edge_group
 
