@@ -17,9 +17,12 @@ TaskFailure = tuple[InFlight, Exception]
 
 
 class Device:
-    """`waiting` are the slots with a chunk in their queue; `running` is the batch under way."""
+    """`activation_bytes` are of one waiting chunk's payload, `most_waiting` of how many at once.
+    `waiting` are the slots with a chunk in their queue; `running` is the batch under way.
+    """
 
     __slots__ = (
+        "activation_bytes",
         "batches",
         "busy_s",
         "costs",
@@ -29,10 +32,12 @@ class Device:
         "executor",
         "index",
         "learned",
+        "most_waiting",
         "noise",
         "running",
         "started_s",
         "waiting",
+        "weight_bytes",
     )
 
     def __init__(
@@ -42,8 +47,13 @@ class Device:
         executor: ModelExecutor | None,
         costs: CostTable,
         noise: DurationNoise | None,
+        weight_bytes: int = 0,
+        activation_bytes: int = 0,
     ) -> None:
         self.index = index
+        self.weight_bytes = weight_bytes
+        self.activation_bytes = activation_bytes
+        self.most_waiting = 0
         self.executor = executor
         # An emulated device takes exactly what the profile says, so there is nothing to learn.
         self.learned = OnlineCosts(costs) if executor is not None else None
@@ -57,6 +67,13 @@ class Device:
         self.dirty = False
         self.batches = 0
         self.busy_s = 0.0
+
+    def workspace_bytes(self) -> int | None:
+        """Most that torch ever held on the device beside what is counted; unknown on a CPU."""
+        if self.executor is None or self.executor.device.type != "cuda":
+            return None
+        peak: int = torch.cuda.max_memory_allocated(self.executor.device)
+        return max(0, peak - self.weight_bytes)
 
 
 class ModelExecutor:

@@ -9,6 +9,7 @@
     engine.restart_stream("arm", "clock jumped")       # new epoch: old chunks dropped, KV empty
     engine.close_stream("arm", drain=True)             # True: chunks on their way are delivered
     first engine.status()                                    # EngineStatus: a snapshot
+    engine.trace()                                     # RunTrace: all since the last call
     engine.close()
 
 `on_chunk(FinishedChunk)` and `on_event(EngineEvent)` are called in the engine's own thread, one at
@@ -27,9 +28,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from physis_core.clock import Clock, SteadyClock
 from physis_core.model.loading import load_spec
 from physis_core.model.protocol import ModelSpec
+from physis_core.observe.recorder import TASK_DTYPE
+from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
 from physis_core.runtime.cluster import Cluster, make_cluster
 from physis_core.runtime.control import Message, Wake
 from physis_core.runtime.deployment import Deployment
@@ -213,6 +218,27 @@ class Engine:
         if not done.wait(timeout_s):
             raise TimeoutError(f"the workers did not answer in {timeout_s} s")
         return box[0]
+
+    def trace(self, timeout_s: float = 10.0) -> RunTrace:
+        """Everything recorded since the last call: each chunk's way, and the workers' counters.
+
+        Rings bound it: the newest 65,536 tasks of a worker and 8,192 chunks of the engine.
+        """
+        answers = self.worker_stats(timeout_s)
+        delivered = self._call(self._front.take_delivered)
+        return RunTrace(
+            tasks=merge_tasks(
+                [np.asarray(m.arrays["tasks"]).view(TASK_DTYPE) for m in answers.values()]
+            ),
+            chunks=chunk_rows(delivered),
+            edges=tuple(e for m in answers.values() for e in m.fields["edges"]),
+            devices=tuple(
+                {**d, "worker": worker}
+                for worker, m in answers.items()
+                for d in m.fields["devices"]
+            ),
+            records_lost=sum(m.fields["records_lost"] for m in answers.values()),
+        )
 
     def _status(self) -> EngineStatus:
         thread = self._thread

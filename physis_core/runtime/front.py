@@ -373,6 +373,11 @@ class Front:
             else "ok again",
         )
 
+    def take_delivered(self) -> list[tuple[int, FinishedChunk]]:
+        delivered = list(self.delivered)
+        self.delivered.clear()
+        return delivered
+
     def figures(self) -> tuple[StreamFigures, ...]:
         return tuple(stream.figures() for stream in self.streams.values())
 

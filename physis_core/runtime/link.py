@@ -49,6 +49,7 @@ class LinkSender(Protocol):
 
     bytes_sent: int
     messages: int
+    errors: int
 
     def send(self, chunk: InFlight, stage: int) -> None: ...
 
@@ -140,6 +141,7 @@ class GlooSender:
         self._reclaimed = 0
         self._lost = False
         self.bytes_sent = 0
+        self.errors = 0
         self.messages = 0
         self._thread = threading.Thread(target=self._receive_credits, daemon=True)
         self._thread.start()
@@ -201,6 +203,7 @@ class GlooSender:
                 return
 
     def _lose(self, reason: str) -> None:
+        self.errors += 1
         if not self._lost:
             self._lost = True
             self._on_lost(reason)

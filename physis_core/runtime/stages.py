@@ -83,10 +83,16 @@ class StageSlot:
         self.blocked_since_s = -1.0
         self.blocked_s = 0.0
 
-    def ready(self) -> bool:
-        """Whether the head of a non-empty queue may start."""
-        if self.bounded and self.credits <= 0:
-            return False
+    def ready(self, now_s: float) -> bool:
+        """Whether the head of a non-empty queue may start. Keeps account of waits for credits."""
+        if self.bounded:
+            if self.credits <= 0:
+                if self.blocked_since_s < 0.0:
+                    self.blocked_since_s = now_s
+                return False
+            if self.blocked_since_s >= 0.0:
+                self.blocked_s += now_s - self.blocked_since_s
+                self.blocked_since_s = -1.0
         head = self.fifo[0]
         if self.gate is not None and self.gate.next_seq != head.seq:
             return False

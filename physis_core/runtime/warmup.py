@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from physis_core.model.loading import load
+from physis_core.model.loading import load, load_spec
 from physis_core.model.protocol import KVWindow, StagedModel
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.device import Device, ModelExecutor
@@ -36,22 +36,41 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, Device
     devices: dict[int, Device] = {}
     measured: Points = {}
     profile = deployment.cost_table()
+    model = load_spec(deployment.model)
+    activation = sum(spec.bytes for spec in model.hidden)
     for index in deployment.devices_of(worker):
         spec = deployment.devices[index]
         blocks = deployment.blocks_of(index)
+        weights = sum(model.block_weight_bytes[block] for block in blocks)
+        if {0, model.blocks - 1} & set(blocks):
+            weights += model.shared_weight_bytes
         if spec.emulated:
             assert profile is not None
             noise = None
             if deployment.noise > 0.0:
                 noise = DurationNoise(deployment.noise, deployment.noise_seed)
-            devices[index] = Device(index, executor=None, costs=profile, noise=noise)
+            devices[index] = Device(
+                index,
+                executor=None,
+                costs=profile,
+                noise=noise,
+                weight_bytes=weights,
+                activation_bytes=activation,
+            )
             continue
         target = torch.device(spec.kind)
         executor = ModelExecutor(load(deployment.model, blocks, target), target)
         points = measure(executor, blocks, deployment.max_batch)
         measured.update(points)
         costs = profile if profile is not None else CostTable(points or {0: {1: 1e-3}})
-        devices[index] = Device(index, executor=executor, costs=costs, noise=None)
+        devices[index] = Device(
+            index,
+            executor=executor,
+            costs=costs,
+            noise=None,
+            weight_bytes=weights,
+            activation_bytes=activation,
+        )
     return devices, measured
 
 

@@ -121,7 +121,10 @@ class WorkerLoop:
             self._dirty.append(device)
 
     def _start(self, device: Device, now_s: float) -> None:
-        ready = [slot.fifo[0] for slot in device.waiting if slot.ready()]
+        waiting = device.waiting
+        if len(waiting) > device.most_waiting:
+            device.most_waiting = len(waiting)
+        ready = [slot.fifo[0] for slot in waiting if slot.ready(now_s)]
         if not ready:
             return
         if self._stalled and self._stalled.get(device.index, 0.0) > now_s:
@@ -143,7 +146,7 @@ class WorkerLoop:
             slot = task.slot
             slot.fifo.popleft()
             if not slot.fifo:
-                device.waiting.remove(slot)
+                waiting.remove(slot)
             assert task.seq == slot.next_seq, "chunks run in order"
             if slot.bounded:
                 slot.credits -= 1
@@ -395,29 +398,42 @@ class WorkerLoop:
             tasks, lost = self.log.take()
             arrays["tasks"] = tasks.view("u1")
             answer["records_lost"] = lost
-            answer["edges"] = [
-                {"source": a, "target": b, "messages": s.messages, "bytes": s.bytes_sent}
-                for (a, b), s in self.senders.items()
-            ]
-            answer["devices"] = [
-                {
-                    "device": device.index,
-                    "batches": device.batches,
-                    "busy_s": device.busy_s,
-                    **self._memory(device),
-                }
-                for device in self.devices.values()
-            ]
+            answer["edges"] = [self._edge(a, b, s) for (a, b), s in self.senders.items()]
+            answer["devices"] = [self._device(device) for device in self.devices.values()]
         return Message("stats", answer, arrays)
 
-    def _memory(self, device: Device) -> dict[str, int]:
+    def _edge(self, source: int, target: int, sender: LinkSender) -> dict[str, Any]:
+        waits = [
+            slot.blocked_s
+            for side in self._sides.values()
+            for slot in side.slots.values()
+            if slot.link is sender
+        ]
+        return {
+            "source": source,
+            "target": target,
+            "messages": sender.messages,
+            "bytes": sender.bytes_sent,
+            "errors": sender.errors,
+            "credit_wait_s": sum(waits),
+        }
+
+    def _device(self, device: Device) -> dict[str, Any]:
         kv = {
             id(slot.kv): slot.kv.bytes
             for side in self._sides.values()
             for slot in side.slots.values()
             if slot.device is device and slot.kv is not None
         }
-        return {"kv_bytes": sum(kv.values())}
+        return {
+            "device": device.index,
+            "batches": device.batches,
+            "busy_s": device.busy_s,
+            "weight_bytes": device.weight_bytes,
+            "kv_bytes": sum(kv.values()),
+            "activation_bytes": device.most_waiting * device.activation_bytes,
+            "workspace_bytes": device.workspace_bytes(),
+        }
 
 
 def _reason(error: Exception) -> str:
