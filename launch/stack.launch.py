@@ -5,10 +5,12 @@ wam.launch.py, robot.launch.py and engine.launch.py include this file with their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from launch import LaunchContext, LaunchDescription
 from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, Shutdown
+from launch.events.process import ProcessExited
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
@@ -16,6 +18,7 @@ from physis_core.types import UserError
 from physis_ros.stack.description import load_stack
 from physis_ros.stack.resolution import ENGINES, SIMULATED, NodeRun, Options, resolve
 from physis_ros.stack.share import share_directory
+from physis_ros.stack.supervisor import BAD_INPUT_CODE, describe
 
 ARGUMENTS = {
     "stack": ("wam", "a name in config/stacks"),
@@ -31,6 +34,19 @@ def truth(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise UserError(name, text, "must be true or false")
     return text.lower() == "true"
+
+
+def after_exit(run: NodeRun) -> Callable[[ProcessExited, LaunchContext], Shutdown | None]:
+    """End the launch with a node that must live, and with one that would be refused again."""
+
+    def decide(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
+        if context.is_shutdown:
+            return None
+        if run.node.must_live or event.returncode == BAD_INPUT_CODE:
+            return Shutdown(reason=f"{run.node.name} {describe(event.returncode)}")
+        return None
+
+    return decide
 
 
 def action(run: NodeRun) -> Node:
@@ -50,7 +66,7 @@ def action(run: NodeRun) -> Node:
         emulate_tty=True,
         respawn=respawn is not None,
         respawn_delay=None if respawn is None else respawn.first_s,
-        on_exit=[Shutdown(reason=f"{run.node.name} ended")] if run.node.must_live else None,
+        on_exit=after_exit(run),
     )
 
 

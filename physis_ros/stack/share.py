@@ -11,15 +11,15 @@ import physis_ros
 
 
 def share_directories() -> Iterator[Path]:
-    """Yield the places that may hold `config/`, the source tree first."""
-    for part in physis_ros.__path__:
-        yield Path(part).parent
-    prefixes = [
-        *filter(None, os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)),
-        sys.prefix,
-    ]
-    for prefix in prefixes:
-        yield Path(prefix) / "share" / "physis_ros"
+    """Yield the places that may hold `config/`: what belongs to the code that runs comes first."""
+    for part in map(Path, physis_ros.__path__):
+        yield part.parent
+        # PREFIX/lib/python3.x/site-packages/physis_ros, or PREFIX/local/lib/... on Debian.
+        for prefix in part.parents[3:5]:
+            yield prefix / "share" / "physis_ros"
+    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
+    for name in [*filter(None, prefixes), sys.prefix]:
+        yield Path(name) / "share" / "physis_ros"
 
 
 def share_directory() -> Path:
