@@ -19,14 +19,14 @@ FILES = sorted(CONFIG.glob(f"*{SUFFIX}"))
 
 
 def parameters_of(node: str) -> type[Any]:
-    """Return the dataclass of a node's parameters: the one of its module."""
+    """Return the dataclass of a node's parameters, the one that its module uses."""
     module = importlib.import_module(f"physis_ros.nodes.{node}")
     found = [
         item
         for item in vars(module).values()
         if isinstance(item, type)
         and issubclass(item, BaseParameters)
-        and item.__module__ == module.__name__
+        and item is not BaseParameters
     ]
     assert len(found) == 1, found
     return found[0]
