@@ -43,6 +43,7 @@ class SafetyFilter:
         self._astray_since_s: float | None = None
         self._verdict = Verdict.HOLD
         self._brake_wanted = False
+        self._braking = False
 
     @property
     def enabled(self) -> bool:
@@ -164,6 +165,7 @@ class SafetyFilter:
         tail = braking_tail(position, velocity, self._acceleration)
         self._lay(now, position, velocity, tail.times_s, tail.positions, tail.velocities)
         self._brake_wanted = True
+        self._braking = False
         self._last_answer = Finding(
             verdict=Verdict.HOLD, reason=f"ROS time jumped by {delta_s:+.3f} s"
         )
@@ -234,6 +236,7 @@ class SafetyFilter:
         state = self.commanded(now)
         if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
             self._motion = JointMotion.at_rest(self.joints.position, now.motion_s)
+            self._braking = False
         self._astray_since_s = None
 
     def _barred(self, now: Instant) -> Finding | None:
@@ -249,6 +252,7 @@ class SafetyFilter:
         self, trajectory: CheckedTrajectory, state: tuple[Floats, Floats], now: Instant
     ) -> Forward:
         self._brake_wanted = False
+        self._braking = False
         self._lay(
             now,
             state[0],
@@ -282,8 +286,10 @@ class SafetyFilter:
     def _brake(self, now: Instant) -> Forward | None:
         """The commanded motion for the lead time, then braking from there; at rest, a point that
         holds."""
-        if self._motion is None:
+        # Braking once is enough: a second tail, begun within the first, would only disturb it.
+        if self._motion is None or self._braking:
             return None
+        self._braking = True
         here, speed = self._motion.state(now.motion_s)
         position, velocity = self._motion.state(now.motion_s + self.config.lead_s)
         tail = braking_tail(position, velocity, self._acceleration)
