@@ -69,16 +69,21 @@ class Policy:
     nodes: int = 200
     verify: bool = True
     advise: bool = True
-    verify_periods: int = 3
+    verify_periods: int = 2
+    verifications: int = 2
 
 
 @dataclass(slots=True)
 class Admission:
-    """The pool's door. Not thread-safe: one owner."""
+    """The pool's door. Not thread-safe: one owner.
+
+    `preferred`: by model, the number of the grouping that is tried first, and taken where it fits.
+    """
 
     pool: Pool
     models: Mapping[str, ModelProfile]
     policy: Policy = field(default_factory=Policy)
+    preferred: Mapping[str, int] = field(default_factory=dict)
     admitted: dict[str, Admitted] = field(default_factory=dict)
     placement: Placement = field(init=False)
     _planners: dict[str, Planner] = field(init=False, default_factory=dict)
@@ -114,17 +119,28 @@ class Admission:
         if not groupings:
             return self._no_grouping(request)
         shortage: Shortage | None = None
-        verdict: Verdict | None = None
-        for plan in groupings:
+        found: list[tuple[float, int, Admitted, tuple[RankDemand, ...]]] = []
+        preferred = self.preferred.get(request.model)
+        if preferred is not None:
+            groupings = [groupings[preferred % len(groupings)], *groupings]
+        for number, plan in enumerate(groupings):
             demands = self.placement.demands(request.model, plan.partition, request.slo.period_s)
-            found = self.placement.find(
+            devices = self.placement.find(
                 demands, discrepancies=self.policy.discrepancies, nodes=self.policy.nodes
             )
-            if isinstance(found, Shortage):
-                if shortage is None:
-                    shortage = found
+            if isinstance(devices, Shortage):
+                if shortage is None or devices.missing_share < shortage.missing_share:
+                    shortage = devices
                 continue
-            admitted = Admitted(request=request, plan=plan, devices=found)
+            admitted = Admitted(request=request, plan=plan, devices=devices)
+            growth = self.placement.growth(demands, devices)
+            found.append((round(growth, 6), number, admitted, demands))
+            if preferred is not None:
+                break
+        verdict: Verdict | None = None
+        # The one that leaves most for others; of equal ones the one with the fewest devices.
+        ranked = sorted(found, key=lambda entry: entry[:2])[: self.policy.verifications]
+        for _, _, admitted, demands in ranked:
             verdict = self._verify(admitted)
             if verdict is None or verdict.kept:
                 self._enter(admitted, demands)

@@ -21,28 +21,34 @@ def pack(
     policy: Policy,
     requests: Sequence[StreamRequest],
     *,
-    orders: int = 24,
+    attempts: int = 32,
     seed: int = 0,
 ) -> Admission:
-    """The best of several orders: as given, small before large, and random ones near to that.
+    """The best of several attempts, which differ in order and in the grouping tried first.
 
-    More important streams always come before less important ones. Deterministic by seed.
+    Orders: as given, small before large, and random ones near to that. More important streams
+    always come before less important ones. Deterministic by seed.
     """
     random = np.random.default_rng([seed, 5])
     sizes = {r.stream_id: _size(r, models[r.model], pool) for r in requests}
-    small = sorted(requests, key=lambda r: (-r.priority, sizes[r.stream_id]))
     best: Admission | None = None
-    for number in range(max(2, orders)):
-        if number == 0:
-            order = sorted(requests, key=lambda r: -r.priority)
-        elif number == 1:
-            order = small
-        else:
-            wobble = {r.stream_id: float(random.lognormal(0.0, 0.35)) for r in requests}
-            order = sorted(
-                requests, key=lambda r: (-r.priority, sizes[r.stream_id] * wobble[r.stream_id])
-            )
-        admission = Admission(pool, models, policy)
+    for number in range(max(2, attempts)):
+        # One model's groupings are tried in turn; several models' in random combinations.
+        preferred = {
+            name: number - 2 if len(models) == 1 else int(random.integers(policy.groupings))
+            for name in models
+        }
+        wobble = {r.stream_id: float(random.lognormal(0.0, 0.35)) for r in requests}
+        order = sorted(
+            requests,
+            key=lambda r: (
+                -r.priority,
+                0.0
+                if number == 0
+                else sizes[r.stream_id] * (1.0 if number % 2 else wobble[r.stream_id]),
+            ),
+        )
+        admission = Admission(pool, models, policy, {} if number < 2 else preferred)
         for request in order:
             admission.request(request)
         if best is None or _worth(admission) > _worth(best):

@@ -51,6 +51,7 @@ class Shortage:
     device: int
     rank: int
     missing: float
+    missing_share: float
 
 
 @dataclass(slots=True)
@@ -124,6 +125,9 @@ class Placement:
         self._rate: Floats = np.zeros((devices, keys))
         self._bytes: Floats = np.zeros(devices)
         self._streams: Ints = np.zeros(devices, dtype=np.int64)
+        self._mean: Floats = np.zeros(devices)
+        self._square: Floats = np.zeros(devices)
+        self._weights: Floats = np.zeros(devices)
         self._hosts: Ints = np.array([pool.host_of(g) for g in range(devices)])
         self.placed: dict[str, tuple[tuple[RankDemand, ...], tuple[int, ...]]] = {}
 
@@ -170,6 +174,17 @@ class Placement:
             self._streams[device] += 1
         self.placed[stream_id] = (tuple(demands), tuple(devices))
 
+    def growth(self, demands: Sequence[RankDemand], devices: Sequence[int]) -> float:
+        """Devices' worth of memory and time that this stream would take there, weights included."""
+        before = self._used()
+        self.add("", demands, devices)
+        after = self._used()
+        self.remove("")
+        return after - before
+
+    def _used(self) -> float:
+        return float(self.memory_used().sum() / self.pool.memory_bytes + self.load().sum())
+
     def remove(self, stream_id: str) -> None:
         demands, devices = self.placed.pop(stream_id)
         for demand, device in zip(demands, devices):
@@ -178,42 +193,49 @@ class Placement:
             self._streams[device] -= 1
 
     def _put(self, demand: RankDemand, device: int, sign: int) -> None:
-        self._count[device, demand.keys] += sign * demand.tasks
-        self._rate[device, demand.keys] += sign * demand.tasks * demand.rate_hz
+        keys = demand.keys
+        count, rate = self._count[device], self._rate[device]
+        count[keys] += sign * demand.tasks
+        rate[keys] += sign * demand.tasks * demand.rate_hz
         self._bytes[device] += sign * demand.bytes
+        # Sums over all blocks are made anew: differences would drift as streams come and go.
+        every = np.flatnonzero(count)
+        batch = np.minimum(count[every], _TABLE)
+        self._mean[device] = rate[every] @ self._average[every, batch]
+        self._square[device] = ((rate[every] * self._excess[every, batch]) ** 2).sum()
+        self._weights[device] = self._weight[every].sum()
 
     def memory_used(self) -> Floats:
         """Bytes by device: weights once, KV and activations of every rank. [devices]"""
-        used = self._bytes + (self._count > 0) @ self._weight
-        used = used + np.where(self._streams > 1, self.shared_bytes, 0.0)
-        return np.asarray(used, dtype=np.float64)
+        return self._memory(self._bytes + self._weights, self._streams)
 
     def load(self) -> Floats:
         """Share of each device's time that is spoken for, p99 margin included. [devices]"""
-        keys = np.arange(len(self._weight))
-        count = np.minimum(self._count, _TABLE)
-        mean = (self._rate * self._average[keys, count]).sum(axis=1)
-        spread = ((self._rate * self._excess[keys, count]) ** 2).sum(axis=1)
-        stretch = np.where(self._streams > 1, 1.0 + self.shared_overhead, 1.0)
-        load: Floats = (mean + np.sqrt(spread)) * stretch
-        return load
+        return self._load(self._mean, self._square, self._streams)
 
-    def _after(self, demand: RankDemand, newcomer: bool) -> tuple[Floats, Floats]:
-        """Memory and load of every device if this rank were put there. [devices], [devices]"""
-        keys, tasks = demand.keys, demand.tasks
-        count = self._count.copy()
-        rate = self._rate.copy()
-        count[:, keys] += tasks
-        rate[:, keys] += tasks * demand.rate_hz
-        np.minimum(count, _TABLE, out=count)
-        every = np.arange(len(self._weight))
-        mean = (rate * self._average[every, count]).sum(axis=1)
-        spread = ((rate * self._excess[every, count]) ** 2).sum(axis=1)
-        streams = self._streams + (1 if newcomer else 0)
+    def _memory(self, used: Floats, streams: Ints) -> Floats:
+        return np.asarray(used + np.where(streams > 1, self.shared_bytes, 0.0), dtype=np.float64)
+
+    def _load(self, mean: Floats, square: Floats, streams: Ints) -> Floats:
         stretch = np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
-        memory = self._bytes + demand.bytes + (count > 0) @ self._weight
-        memory = memory + np.where(streams > 1, self.shared_bytes, 0.0)
-        return memory, (mean + np.sqrt(spread)) * stretch
+        return np.asarray((mean + np.sqrt(square)) * stretch, dtype=np.float64)
+
+    def _after(self, demand: RankDemand) -> tuple[Floats, Floats]:
+        """Memory and load of every device if a new stream's rank were put there."""
+        keys, tasks = demand.keys, demand.tasks
+        count, rate = self._count[:, keys], self._rate[:, keys]
+        more, faster = count + tasks, rate + tasks * demand.rate_hz
+        new = np.minimum(more, _TABLE)
+        old = np.minimum(count, _TABLE)
+        average, excess = self._average, self._excess
+        mean = self._mean + (faster * average[keys, new] - rate * average[keys, old]).sum(axis=1)
+        square = self._square + (
+            (faster * excess[keys, new]) ** 2 - (rate * excess[keys, old]) ** 2
+        ).sum(axis=1)
+        weights = self._weights + (count == 0) @ self._weight[keys]
+        streams = self._streams + 1
+        memory = self._memory(self._bytes + demand.bytes + weights, streams)
+        return memory, self._load(mean, np.maximum(square, 0.0), streams)
 
     # -- search -----------------------------------------------------------------------------------
 
@@ -269,7 +291,7 @@ class Placement:
 
     def _candidates(self, demand: RankDemand, chosen: tuple[int, ...]) -> Iterator[int]:
         """Devices that can take this rank, best first; of several alike only one per host."""
-        memory, load = self._after(demand, newcomer=True)
+        memory, load = self._after(demand)
         limit = self.pool.memory_bytes
         fits = (memory <= limit * (1 + _EPS)) & (load <= (1.0 - self.margin) * (1 + _EPS))
         if not fits.any():
@@ -283,7 +305,7 @@ class Placement:
         if chosen:
             near = self._hosts == self._hosts[chosen[-1]]
             score = score + np.where(near, 0.0, 0.5)
-            score = score - np.where(np.arange(len(score)) == chosen[-1], 0.25, 0.0)
+            score = score - np.where(np.arange(len(score)) == chosen[-1], 0.02, 0.0)
         order = np.argsort(score, kind="stable")
         seen: set[tuple[float, float, int]] = set()
         for device in order:
@@ -301,7 +323,7 @@ class Placement:
         for demand, device in zip(demands, search.placed):
             self._put(demand, device, 1)
         try:
-            memory, load = self._after(demands[rank], newcomer=True)
+            memory, load = self._after(demands[rank])
         finally:
             for demand, device in zip(demands, search.placed):
                 self._put(demand, device, -1)
@@ -315,19 +337,21 @@ class Placement:
                 device=device,
                 rank=rank,
                 missing=float(memory[device] - limit),
+                missing_share=float(over_memory[device]),
             )
         return Shortage(
             resource="time",
             device=device,
             rank=rank,
             missing=float(load[device] - (1.0 - self.margin)),
+            missing_share=float(over_time[device]),
         )
 
     def stranded(self, demand: RankDemand) -> tuple[float, float]:
         """Fragmentation: shares of the pool's memory and time that are free but of no use to this
         rank.
         """
-        memory, load = self._after(demand, newcomer=True)
+        memory, load = self._after(demand)
         limit = self.pool.memory_bytes
         useless = (memory > limit * (1 + _EPS)) | (load > (1.0 - self.margin) * (1 + _EPS))
         free_memory = np.maximum(0.0, limit - self.memory_used()) / limit

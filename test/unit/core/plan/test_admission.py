@@ -46,8 +46,8 @@ def test_streams_enter_until_memory_is_full_and_the_refusal_says_so() -> None:
     door = admission()
     outcomes = [door.request(ask(f"s{i}")) for i in range(12)]
     admitted = [o for o in outcomes if isinstance(o, Admitted)]
-    # Each device: 40 bytes of weights, and 8 for each stream. The fifth takes both remainders.
-    assert [len(one.devices) for one in admitted] == [1, 1, 1, 1, 2]
+    # Each device: 40 bytes of weights, and 8 for each stream. One stream takes both remainders.
+    assert sorted(len(one.devices) for one in admitted) == [1, 1, 1, 1, 2]
     refused = outcomes[-1]
     assert isinstance(refused, Refused)
     assert refused.short_resource == "memory"
