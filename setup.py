@@ -19,8 +19,11 @@ class CMakeBuild(build):
 
     def run(self) -> None:
         work = Path(self.build_temp).absolute() / "cmake"
-        staging = Path(self.build_temp).absolute() / "staging"
-        shutil.rmtree(staging, ignore_errors=True)
+        # The prefix is the environment itself, which may lie within the source tree: CMake refuses
+        # include directories from there unless they are below the prefix. DESTDIR keeps it clean.
+        destination = Path(self.build_temp).absolute() / "staging"
+        staging = destination / sys.prefix.lstrip("/")
+        shutil.rmtree(destination, ignore_errors=True)
         environment = dict(os.environ)
         # pip hides the environment's packages from an isolated build; CMake's Python needs them.
         if "pip-build-env" in environment.get("PYTHONPATH", ""):
@@ -29,11 +32,12 @@ class CMakeBuild(build):
             parts = [sys.prefix, *filter(None, [environment.get(name)])]
             environment[name] = os.pathsep.join(parts)
         configure = ["cmake", "-S", str(ROOT), "-B", str(work), "-DBUILD_TESTING=OFF"]
-        configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_INSTALL_PREFIX={staging}"]
+        configure += ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_INSTALL_PREFIX={sys.prefix}"]
         configure += [f"-DPython3_EXECUTABLE={sys.executable}", "-DPython3_FIND_VIRTUALENV=FIRST"]
         subprocess.run(configure, check=True, env=environment)
         jobs = str(os.cpu_count() or 1)
         install = ["cmake", "--build", str(work), "--target", "install", "--parallel", jobs]
+        environment["DESTDIR"] = str(destination)
         subprocess.run(install, check=True, env=environment)
         python = next(staging.rglob("physis_core")).parent
         for package in ("physis_core", "physis_ros"):
