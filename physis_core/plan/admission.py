@@ -106,6 +106,10 @@ class Admission:
             name: Planner(profile, self.pool, max_batch=self.policy.max_batch)
             for name, profile in self.models.items()
         }
+        # The tables that most decisions need are made before the first of them.
+        for planner in self._planners.values():
+            for devices in range(1, min(policy.groupings, self.pool.devices) + 1):
+                planner.candidates(devices)
 
     # -- the door ---------------------------------------------------------------------------------
 
