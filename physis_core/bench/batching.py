@@ -87,7 +87,7 @@ def _run(model: ModelRef, max_batch: int, chunks: int) -> tuple[StreamRun, float
     stream = free_stream(max_in_flight=STEPS + 1)
     run = run_streams(deployment, [stream], chunks=chunks + skip, timeout_s=TIMEOUT_S)
     pause_between_runs()
-    batches = sum(device["batches"] for m in run.stats.values() for device in m.fields["devices"])
+    batches = sum(device["batches"] for device in run.trace.devices)
     tasks = len(run.streams[0].exit_s) * spec.graph.stages
     return run.streams[0].steady(skip), tasks / batches
 

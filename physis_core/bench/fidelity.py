@@ -21,7 +21,6 @@ from rich.table import Table
 from physis_core.bench.streaming import EngineRun, pause_between_runs, run_streams
 from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
-from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.plan.topology import LinkSpec, Pool
 from physis_core.runtime.deployment import Deployment, simple_deployment
 from physis_core.runtime.stream import StreamConfig
@@ -184,22 +183,21 @@ def _take_records(
     hops: list[float],
 ) -> None:
     blocks = deployment.graph.blocks
-    for message in run.stats.values():
-        tasks = np.frombuffer(message.arrays["tasks"].tobytes(), TASK_DTYPE)
-        for device in np.unique(tasks["device"]):
-            mine = tasks[tasks["device"] == device]
-            _, first = np.unique(mine["batch"], return_index=True)
-            batches = mine[first]
-            # The first chunks find empty windows and cold caches.
-            steady = batches[batches["chunk"] >= 6]
-            for record in steady:
-                key = (int(record["stage"]) % blocks, int(record["size"]))
-                durations.setdefault(key, []).append(float(record["end_s"] - record["start_s"]))
-            idle = steady["start_s"][1:] - steady["end_s"][:-1]
-            busy = steady["ready_s"][1:] < steady["end_s"][:-1]
-            gaps.extend(idle[busy & (idle >= 0.0)].tolist())
-            came = mine[(mine["source"] >= 0) & (mine["source"] != device)]
-            hops.extend((came["ready_s"] - came["sent_s"]).tolist())
+    tasks = run.trace.tasks
+    for device in np.unique(tasks["device"]):
+        mine = tasks[tasks["device"] == device]
+        _, first = np.unique(mine["batch"], return_index=True)
+        batches = mine[first]
+        # The first chunks find empty windows and cold caches.
+        steady = batches[batches["chunk"] >= 6]
+        for record in steady:
+            key = (int(record["stage"]) % blocks, int(record["size"]))
+            durations.setdefault(key, []).append(float(record["end_s"] - record["start_s"]))
+        idle = steady["start_s"][1:] - steady["end_s"][:-1]
+        busy = steady["ready_s"][1:] < steady["end_s"][:-1]
+        gaps.extend(idle[busy & (idle >= 0.0)].tolist())
+        came = mine[(mine["source"] >= 0) & (mine["source"] != device)]
+        hops.extend((came["ready_s"] - came["sent_s"]).tolist())
 
 
 # -- the two sides --------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ receive.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from physis_core.bench.peer_gloo import one_way_s
 from physis_core.bench.streaming import free_stream, pause_between_runs, run_streams
 from physis_core.model.loading import ModelRef, load_spec
 from physis_core.observe.figures import Figure, print_figures, repeated, result
-from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.link import PayloadLayout
 from physis_core.types import UserError
@@ -93,11 +91,7 @@ def _hops_s(model: ModelRef, chunks: int) -> Seconds:
         deployment, [free_stream(max_in_flight=1)], chunks=chunks + 20, timeout_s=TIMEOUT_S
     )
     pause_between_runs()
-    tasks = _tasks([message.arrays["tasks"] for message in run.stats.values()])
+    tasks = run.trace.tasks
     left = {int(t["chunk"]): float(t["end_s"]) for t in tasks if t["stage"] == 0}
     hops = [float(t["start_s"]) - left[int(t["chunk"])] for t in tasks if t["stage"] == 1]
     return np.array(hops[20:])
-
-
-def _tasks(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.void]:
-    return np.concatenate([part.view(TASK_DTYPE) for part in parts])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from physis_core.runtime.control import Message
+from physis_core.observe.trace import RunTrace
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.engine import Engine
 from physis_core.runtime.stream import StreamConfig
@@ -55,11 +55,10 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """`stats` holds each worker's figures and task records; `costs_s` what the workers measured at
-    their start, by block and batch size."""
+    """`costs_s` is what the workers measured at their start, by block and batch size."""
 
     streams: tuple[StreamRun, ...]
-    stats: Mapping[int, Message]
+    trace: RunTrace
     costs_s: Mapping[int, Mapping[int, float]]
 
 
@@ -121,10 +120,10 @@ def run_streams(
             raise RuntimeError(f"only {counts} of {chunks} chunks in {timeout_s:.0f} s")
         if failures:
             raise RuntimeError(failures[0])
-        stats = engine.worker_stats()
+        trace = engine.trace()
         costs_s = dict(engine.measured_costs)
     return EngineRun(
-        streams=tuple(_stream_run(own) for own in done.values()), stats=stats, costs_s=costs_s
+        streams=tuple(_stream_run(own) for own in done.values()), trace=trace, costs_s=costs_s
     )
 
 

@@ -26,6 +26,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "200 emulated stages on 200 emulated devices through the real queues",
     ),
     "links": ("physis_core.bench.links", "one hop between two processes against bare gloo"),
+    "wavefront": (
+        "physis_core.bench.wavefront",
+        "which stage worked on which chunk when, drawn from real runs",
+    ),
     "placement": (
         "physis_core.bench.placement",
         "placement against the exact optimum, and the time of an admission decision",
