@@ -4,7 +4,7 @@ gloo.
 A hop is counted from the end of the compute in one process to the start of the compute in the
 other, with one chunk under way, so that the receiver is always idle: it holds sending, receiving,
 the wake of the event loop and dispatch. The yardstick moves as many bytes with a bare send and
-receive.
+receive, its sender having computed as long before and its receiver having waited as long.
 """
 
 from __future__ import annotations
@@ -49,18 +49,21 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with Progress(console=console) as progress:
         task = progress.add_task("links", total=args.repeat * (len(sizes) + 1))
         for _ in range(args.repeat):
+            gaps_s = []
+            for own, model, size in zip(ours, models, sizes, strict=True):
+                progress.update(task, description=f"hop of {size / 1024:.0f} KiB")
+                hops_s, compute_s = _hops_s(model, args.chunks)
+                own.append(float(np.median(hops_s)))
+                gaps_s.append(float(np.median(compute_s)))
+                progress.advance(task)
             progress.update(task, description="bare gloo")
             for own, times in zip(
                 bare,
-                one_way_s(sizes, exchanges=args.chunks, timeout_s=TIMEOUT_S),
+                one_way_s(sizes, gaps_s=gaps_s, exchanges=args.chunks, timeout_s=TIMEOUT_S),
                 strict=True,
             ):
                 own.append(float(np.median(times)))
             progress.advance(task)
-            for own, model, size in zip(ours, models, sizes, strict=True):
-                progress.update(task, description=f"hop of {size / 1024:.0f} KiB")
-                own.append(float(np.median(_hops_s(model, args.chunks))))
-                progress.advance(task)
     figures: dict[str, Figure] = {}
     worst = [max(o[i] / b[i] for o, b in zip(ours, bare, strict=True)) for i in range(args.repeat)]
     figures["links.hop_vs_gloo"] = repeated(worst, "x bare gloo, worst size", aim=AIM)
@@ -85,7 +88,8 @@ def _message_bytes(model: ModelRef) -> int:
     return PayloadLayout(load_spec(model)).bytes_for([1])
 
 
-def _hops_s(model: ModelRef, chunks: int) -> Seconds:
+def _hops_s(model: ModelRef, chunks: int) -> tuple[Seconds, Seconds]:
+    """Seconds of each hop, and of each compute before one."""
     deployment = simple_deployment(model, partition="block", devices=2, workers=2)
     run = run_streams(
         deployment, [free_stream(max_in_flight=1)], chunks=chunks + 20, timeout_s=TIMEOUT_S
@@ -94,4 +98,5 @@ def _hops_s(model: ModelRef, chunks: int) -> Seconds:
     tasks = run.trace.tasks
     left = {int(t["chunk"]): float(t["end_s"]) for t in tasks if t["stage"] == 0}
     hops = [float(t["start_s"]) - left[int(t["chunk"])] for t in tasks if t["stage"] == 1]
-    return np.array(hops[20:])
+    compute = [float(t["end_s"] - t["start_s"]) for t in tasks if t["stage"] == 0]
+    return np.array(hops[20:]), np.array(compute[20:])

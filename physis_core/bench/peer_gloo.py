@@ -1,7 +1,9 @@
 """The yardstick of `physis bench links`: a bare gloo send and receive between two processes.
 
-Run as `python -m physis_core.bench.peer_gloo` with one JSON argument, twice. Rank 0 prints a JSON
-list: one-way seconds (half of a round trip) of each exchange, for each size.
+Run as `python -m physis_core.bench.peer_gloo` with one JSON argument, twice. Rank 1 prints a JSON
+list: one-way seconds of each message, for each size. Between messages rank 0 computes and rank 1
+waits, as two neighbouring stages do: a core that has gone idle takes several times as long to wake
+as one that never sleeps, and that is no cost of the engine's.
 """
 
 from __future__ import annotations
@@ -20,14 +22,23 @@ from physis_core.runtime.link import edge_group
 WARM_UP = 20
 
 
-def one_way_s(sizes_bytes: Sequence[int], *, exchanges: int, timeout_s: float) -> list[list[float]]:
-    """For each size the one-way time of each exchange. [sizes][exchanges]
+def one_way_s(
+    sizes_bytes: Sequence[int], *, gaps_s: Sequence[float], exchanges: int, timeout_s: float
+) -> list[list[float]]:
+    """For each size the one-way time of each message. [sizes][exchanges]
+
+    `gaps_s`: for each size, how long the sender computes before each message.
 
     Raises:
         RuntimeError: a process failed.
     """
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    orders = {"port": store.port, "sizes": list(sizes_bytes), "exchanges": exchanges}
+    orders = {
+        "port": store.port,
+        "sizes": list(sizes_bytes),
+        "gaps_s": list(gaps_s),
+        "exchanges": exchanges,
+    }
     processes = [
         subprocess.Popen(
             [
@@ -52,7 +63,7 @@ def one_way_s(sizes_bytes: Sequence[int], *, exchanges: int, timeout_s: float) -
     for p, (_, errors) in zip(processes, said, strict=True):
         if p.returncode != 0:
             raise RuntimeError(f"bare gloo peer failed: {errors[-800:]}")
-    times: list[list[float]] = json.loads(said[0][0])
+    times: list[list[float]] = json.loads(said[1][0])
     return times
 
 
@@ -63,20 +74,25 @@ def _main(argument: str) -> None:
     store = TCPStore("127.0.0.1", given["port"], None, False)
     group = edge_group(store, "bare", rank, "127.0.0.1")
     result = []
-    for tag, size in enumerate(given["sizes"]):
-        out, back = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+    work = torch.rand(512, 512)
+    for tag, (size, gap_s) in enumerate(zip(given["sizes"], given["gaps_s"], strict=True)):
+        out, back = torch.zeros(size, dtype=torch.uint8), torch.empty(8, dtype=torch.uint8)
+        stamp = out[:8].view(torch.float64)
         times = []
         for _ in range(exchanges + WARM_UP):
-            begin_s = time.monotonic()
             if rank == 0:
+                ends_s = time.monotonic() + gap_s
+                while time.monotonic() < ends_s:
+                    torch.mm(work, work)
+                stamp[0] = time.monotonic()
                 group.send([out], 1, tag).wait()
                 group.recv([back], 1, tag).wait()
             else:
-                group.recv([back], 0, tag).wait()
-                group.send([out], 0, tag).wait()
-            times.append((time.monotonic() - begin_s) / 2)
+                group.recv([out], 0, tag).wait()
+                times.append(time.monotonic() - float(stamp[0]))
+                group.send([back], 0, tag).wait()
         result.append(times[WARM_UP:])
-    if rank == 0:
+    if rank == 1:
         print(json.dumps(result), flush=True)
     # Neither may go before the other has its last message.
     store.set(f"done/{rank}", "1")

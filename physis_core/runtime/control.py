@@ -7,6 +7,7 @@ authentication by a shared key.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 import threading
@@ -66,6 +67,14 @@ def decode(frame: bytes) -> Message:
     if offset != len(frame):
         raise ValueError(f"frame: {len(frame)!r}: bytes, {offset} were announced")
     return Message(head["kind"], head["fields"], arrays)
+
+
+_PR_SET_TIMERSLACK = 29
+
+
+def sleep_precisely() -> None:
+    """Ask the kernel to end this thread's sleeps on time instead of up to 50 us late."""
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
 
 
 class Wake:

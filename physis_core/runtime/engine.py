@@ -36,7 +36,7 @@ from physis_core.model.protocol import ModelSpec
 from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
 from physis_core.runtime.cluster import Cluster, make_cluster
-from physis_core.runtime.control import Message, Wake
+from physis_core.runtime.control import Message, Wake, sleep_precisely
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.events import EngineEvent, EngineStatus
 from physis_core.runtime.front import Front
@@ -284,6 +284,7 @@ class Engine:
 
     def _run(self) -> None:
         front = self._front
+        sleep_precisely()
         while not self._stop:
             while self._inbox:
                 item = self._inbox.popleft()

@@ -149,7 +149,6 @@ class GlooSender:
     def send(self, chunk: InFlight, stage: int) -> None:
         if self._lost:
             return
-        self._reclaim()
         buffer, view = self._free.pop() if self._free else self._new_buffer()
         chunk.sent_s = time.monotonic()
         pack_into(view, chunk, stage)
@@ -157,6 +156,8 @@ class GlooSender:
             for place, part in zip(self._layout.views(buffer, stage), chunk.payload, strict=True):
                 place.copy_(part)
         self._post((buffer, view))
+        # Not before: the message was waited for, its predecessors' buffers are not.
+        self._reclaim()
 
     def _post(self, entry: tuple[torch.Tensor, memoryview]) -> None:
         try:

@@ -39,6 +39,7 @@ class StageSlot:
         "blocked_s",
         "blocked_since_s",
         "bounded",
+        "credited_s",
         "credits",
         "dead",
         "device",
@@ -69,6 +70,7 @@ class StageSlot:
         self.next_seq = 0
         self.credits = 0
         self.bounded = False
+        self.credited_s = 0.0
         self.gate: StageSlot | None = None
         self.next: StageSlot | None = None
         self.link: LinkSender | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -153,6 +154,9 @@ def serve(orders: Orders) -> None:
         channel.send(Message("fatal", {"worker": orders.worker, **fatal}))
         channel.close()
         return
+    # What was built until now lives as long as the process: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
     channel.send(ready)
     reader = threading.Thread(target=_read, args=(channel, loop), daemon=True)
     reader.start()
