@@ -5,7 +5,7 @@ wam.launch.py, robot.launch.py and engine.launch.py include this file with their
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from launch import LaunchContext, LaunchDescription
@@ -19,6 +19,7 @@ from physis_ros.stack.description import load_stack
 from physis_ros.stack.resolution import ENGINES, SIMULATED, NodeRun, Options, resolve
 from physis_ros.stack.share import share_directory
 from physis_ros.stack.supervisor import BAD_INPUT_CODE, describe
+from physis_ros.stack.transport import with_transport
 
 ARGUMENTS = {
     "stack": ("wam", "a name in config/stacks"),
@@ -49,7 +50,7 @@ def after_exit(run: NodeRun) -> Callable[[ProcessExited, LaunchContext], Shutdow
     return decide
 
 
-def action(run: NodeRun) -> Node:
+def action(run: NodeRun, transport: Mapping[str, str]) -> Node:
     respawn = run.node.respawn
     parameters: list[object] = [str(path) for path in run.parameter_files]
     if run.parameters:
@@ -61,7 +62,7 @@ def action(run: NodeRun) -> Node:
         namespace=run.namespace,
         parameters=parameters,
         remappings=list(run.node.remaps.items()),
-        additional_env=dict(run.node.env),
+        additional_env={**transport, **run.node.env},
         output="both",
         emulate_tty=True,
         respawn=respawn is not None,
@@ -83,7 +84,14 @@ def start(context: LaunchContext) -> list[object]:
     share = share_directory()
     runs = resolve(load_stack(chosen["stack"], share), options, share)
     names = ", ".join(run.node.name for run in runs)
-    return [LogInfo(msg=f"stack {chosen['stack']}: {names}"), *map(action, runs)]
+    environ = context.environment
+    transport = {
+        name: value
+        for name, value in with_transport(environ, share).items()
+        if environ.get(name) != value
+    }
+    log = LogInfo(msg=f"stack {chosen['stack']}: {names}")
+    return [log, *(action(run, transport) for run in runs)]
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -23,6 +23,15 @@ from packaging.requirements import Requirement
 
 from physis_core.types import UserError
 from physis_ros.domain import FREE_DOMAINS, domain_from, in_use
+from physis_ros.stack.environment import process_environment
+from physis_ros.stack.share import share_directory
+from physis_ros.stack.transport import (
+    PROFILE_VARIABLES,
+    SHM,
+    WANTED_BYTES,
+    profile,
+    variable,
+)
 
 LAST_FREE = FREE_DOMAINS[-1]
 APT_EGL = "sudo apt install libegl1"
@@ -30,8 +39,6 @@ REAL_TIME = "`@realtime - rtprio 90` in a file in /etc/security/limits.d/, then 
 BUILD = "run `make build` in the source tree"
 DDS_LIMIT_S = 20.0
 PROBE_LIMIT_S = 120.0
-SHM = Path("/dev/shm")
-SHM_WANTED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +144,7 @@ def middleware(environment: Mapping[str, str]) -> Finding:
 
 def dds(environment: Mapping[str, str]) -> Finding:
     """Let two processes talk over loopback, with a time limit."""
-    local = {**environment, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    local = process_environment({**environment, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"})
     command = [sys.executable, "-m", "physis_ros.nodes.dds_probe"]
     begun_s = time.monotonic()
     with subprocess.Popen(
@@ -205,12 +212,41 @@ def shared_memory() -> Finding:
             remedy="in a container: run it with --shm-size=512m, or mount a tmpfs there",
         )
     free = shutil.disk_usage(SHM).free
-    fits = free >= SHM_WANTED_BYTES
+    fits = free >= WANTED_BYTES
     return Finding(
         name="shared memory",
         ok=fits,
         detail=f"{free >> 20} MiB free in {SHM}",
         remedy="" if fits else "in a container: run it with --shm-size=512m",
+    )
+
+
+def large_images(given: Mapping[str, str]) -> Finding:
+    """Say whether images of 640 x 480 and more get through between processes of this machine."""
+    chosen = profile(given, share_directory())
+    if chosen is not None:
+        return Finding(
+            name="large images",
+            ok=True,
+            detail=f"our nodes use {chosen}",
+            remedy="for a camera driver that is started elsewhere: "
+            f"export {variable(given)}={chosen}",
+        )
+    own = [name for name in PROFILE_VARIABLES if given.get(name)]
+    if own:
+        return Finding(
+            name="large images",
+            ok=True,
+            required=False,
+            detail=f"{own[0]}={given[own[0]]} is used as it is",
+            remedy="give its SHM transport a segment_size of some images",
+        )
+    return Finding(
+        name="large images",
+        ok=False,
+        required=False,
+        detail="the middleware's own transports: an image of 640x480 may be lost on the way",
+        remedy=f"more room in {SHM}, or compressed images (compressed_cameras)",
     )
 
 

@@ -1,7 +1,7 @@
 """One recorded run of a stack on this machine: what to start, and whether it plays yet.
 
-Only loopback: every process gets ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST and a ROS domain of its
-own.
+Only loopback: every process gets the discovery range LOCALHOST (or a profile of Fast DDS that means
+the same) and a ROS domain of its own.
 """
 
 from __future__ import annotations
@@ -92,13 +92,15 @@ class SessionPlan:
 
 def loopback_environment(domain: int) -> dict[str, str]:
     """The environment for processes that must not speak to any other machine."""
-    return {
-        **process_environment({**os.environ, "ROS_DOMAIN_ID": str(domain)}),
+    wanted = {
+        **os.environ,
         "ROS_DOMAIN_ID": str(domain),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+        "ROS_STATIC_PEERS": "",
         "OMP_NUM_THREADS": "1",
         "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl"),
     }
+    return process_environment(wanted)
 
 
 def plan_session(

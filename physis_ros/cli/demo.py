@@ -100,7 +100,9 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
         UserError: a node refused its input; its own line is passed on.
     """
     from physis_ros.stack.supervisor import Supervisor
+    from physis_ros.stack.transport import remove_abandoned
 
+    remove_abandoned()
     supervisor = Supervisor(plan.processes, environment=plan.environment)
     logs = _Logs(plan.directory / "logs", console if verbose else None)
     columns = (

@@ -51,6 +51,7 @@ def all_checks() -> dict[str, Callable[[], Finding]]:
         "ros domain": lambda: checks.domain(given),
         "middleware": lambda: checks.middleware(environment),
         "shared memory": checks.shared_memory,
+        "large images": lambda: checks.large_images(given),
         "dds": lambda: checks.dds(environment),
         "rendering": lambda: checks.rendering(environment),
         "torch": lambda: checks.torch_devices(environment),

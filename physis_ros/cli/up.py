@@ -21,6 +21,7 @@ from physis_ros.stack.environment import process_environment
 from physis_ros.stack.resolution import ENGINES, SIMULATED, Options, parse_set, resolve
 from physis_ros.stack.share import share_directory
 from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
+from physis_ros.stack.transport import remove_abandoned
 
 SUMMARY = (
     "run a stack of nodes (wam, robot, engine): prefixed logs, respawn, orderly stop on Ctrl-C"
@@ -121,6 +122,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     stack = load_stack(args.stack, share)
     runs = resolve(stack, options_from(args), share)
     environment = process_environment(os.environ)
+    remove_abandoned()
     processes = [node.process() for node in runs]
     names = [process.name for process in processes]
     say = LogPrinter(names, sys.stdout)

@@ -9,6 +9,7 @@ executor's thread: an image is decoded only when it is used.
 from __future__ import annotations
 
 import array
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -315,7 +316,10 @@ def _wanted_inputs(params: ObservationParameters) -> ModelInputs:
         if params.camera_names and 0 in given_size:
             raise UserError("image_height, image_width", given_size, "set both, or checkpoint")
         return ModelInputs(
-            camera_names=params.camera_names, joint_names=params.joint_names, image_size=given_size
+            camera_names=params.camera_names,
+            joint_names=params.joint_names,
+            image_size=given_size,
+            period_s=math.nan,
         )
     inputs = read_model_inputs(checkpoint_path(params.checkpoint))
     if params.camera_names and params.camera_names != inputs.camera_names:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from physis_ros.domain import domain_from
+from physis_ros.stack.share import share_directory
+from physis_ros.stack.transport import with_transport
 
 MIDDLEWARE = "rmw_fastrtps_cpp"
 
@@ -24,7 +26,7 @@ def process_environment(
         UserError: ROS_DOMAIN_ID is not a domain.
     """
     domain_from(environ)
-    result = dict(environ)
+    result = with_transport(environ, share_directory())
     if (prefix / "share" / "ament_index").is_dir():
         result["AMENT_PREFIX_PATH"] = str(prefix)
         result.setdefault("RMW_IMPLEMENTATION", MIDDLEWARE)

@@ -18,6 +18,8 @@ from rclpy.executors import SingleThreadedExecutor
 
 from physis_ros.domain import choose
 from physis_ros.interfaces import DIAGNOSTICS, Service, Topic
+from physis_ros.session import loopback_environment
+from physis_ros.stack.transport import remove_abandoned
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 150.0
@@ -53,12 +55,7 @@ class RosBench:
                     *arguments,
                 ],
                 cwd=ROOT,
-                env={
-                    **os.environ,
-                    "ROS_DOMAIN_ID": str(self.domain),
-                    "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-                    "OMP_NUM_THREADS": "1",
-                },
+                env=loopback_environment(self.domain),
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
@@ -142,9 +139,18 @@ class RosBench:
         rclpy.shutdown(context=self._context)
 
 
+@pytest.fixture(autouse=True)
+def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The transports of our processes for this one, and no memory of killed ones left behind."""
+    for name, value in loopback_environment(0).items():
+        if name != "ROS_DOMAIN_ID" and os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+    yield
+    remove_abandoned()
+
+
 @pytest.fixture
-def ros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RosBench]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+def ros(tmp_path: Path, loopback: None) -> Iterator[RosBench]:
     bench = RosBench(choose({}), tmp_path)
     try:
         yield bench

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from physis_ros.interfaces import (
     SIM_TARGET,
     camera_raw,
 )
+from physis_ros.session import loopback_environment
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
@@ -53,7 +53,7 @@ class Client:
         self._command = self.node.create_publisher(
             JOINT_TRAJECTORY.type, JOINT_TRAJECTORY.name, JOINT_TRAJECTORY.qos
         )
-        self._set = self.node.create_client(SetParameters, "robot_sim/set_parameters")
+        self._set = self.node.create_client(SetParameters, "robot_sim_node/set_parameters")
 
     def _keep(self, name: str, message: Any) -> None:
         self.last[name] = message
@@ -99,21 +99,17 @@ def start(domain: int, *parameters: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "physis_ros.nodes.robot_sim_node", "--ros-args", *given],
         cwd=ROOT,
-        env={
-            **os.environ,
-            "ROS_DOMAIN_ID": str(domain),
-            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-        },
-        stderr=subprocess.PIPE,
+        env=loopback_environment(domain),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
 
 
 @pytest.fixture
 def robot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> Iterator[tuple[subprocess.Popen[str], Client]]:
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     domain = choose({})
     process = start(domain, f"record_path:={tmp_path}", "task_seed:=3")
     client = Client(domain)
@@ -189,7 +185,7 @@ def test_record_survives_a_kill(
 )
 def test_bad_parameters_end_with_one_line(parameter: str, word: str) -> None:
     process = start(choose({}), parameter)
-    _, errors = process.communicate(timeout=PATIENCE_S)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    assert word in errors
-    assert "Traceback" not in errors
+    assert word in said
+    assert "Traceback" not in said
