@@ -8,7 +8,7 @@ ready.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -83,6 +83,26 @@ def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) ->
         sizes.append(sizes[-1] * 2)
     if max_batch > 1:
         sizes.append(min(max_batch, _LARGEST_MEASURED_BATCH))
+    samples = sample_blocks(executor, blocks, sizes, repeats=_REPEATS)
+    return {
+        block: {size: min(seconds) for size, seconds in row.items()}
+        for block, row in samples.items()
+    }
+
+
+def sample_blocks(
+    executor: ModelExecutor,
+    blocks: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    repeats: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[int, dict[int, list[float]]]:
+    """Seconds of `repeats` runs by block and batch size, windows full.
+
+    A run is a device's whole task: the first block's has the embedding in it, the last one's the
+    head. `progress` is called after each block and size.
+    """
     model = executor.model
     try:
         condition = model.condition({})
@@ -90,17 +110,18 @@ def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) ->
         raise UserError(
             "condition", {}, f"a model must have a default condition to be warmed up ({error})"
         ) from None
-    points: Points = {}
+    samples: dict[int, dict[int, list[float]]] = {}
     for block in blocks:
         # A model may insist on one cache per row, so each row has its own.
-        kv = [model.new_kv(block) for _ in range(sizes[-1])]
-        points[block] = {}
+        kv = [model.new_kv(block) for _ in range(max(sizes))]
+        samples[block] = {}
         for size in sizes:
             # A full window costs more than an empty one, and is what a stream lives with.
-            runs = _REPEATS + model.spec.window_chunks
+            runs = repeats + model.spec.window_chunks
             seconds = [_run_once(executor, block, size, run, kv, condition) for run in range(runs)]
-            points[block][size] = min(seconds[-_REPEATS:])
-    return points
+            samples[block][size] = seconds[-repeats:]
+            progress()
+    return samples
 
 
 def _run_once(
