@@ -33,6 +33,9 @@ from physis_core.types import FinishedChunk, Refused, StreamState
 
 _MAX_STREAMS = 1024
 _CHUNKS_REMEMBERED = 8192
+_BACKGROUND_S = 1e6
+"""What the dispatcher takes for the deadline of a chunk that has none: after all that have one, and
+the older first, so that among free-running streams none waits for ever."""
 
 
 class Front:
@@ -152,7 +155,7 @@ class Front:
             "seq": seq,
             "chunk": step.chunk_id,
             "version": stream.version,
-            "deadline_s": deadline_s,
+            "deadline_s": min(deadline_s, step.release_s + _BACKGROUND_S),
             "release_s": step.release_s,
             "entry_s": seen.entry_s,
             "number": seen.number,
