@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from physis_core.plan.grouping import Plan, Planner
-from physis_core.plan.placement import Placement, RankDemand, Shortage
+from physis_core.plan.placement import Fit, Placement, RankDemand, Shortage
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
@@ -56,7 +56,7 @@ class Policy:
 
     `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
     stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
-    on refusal. `margin`, `shared_overhead`, `shared_bytes`: see `Placement`.
+    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`: see `Placement`.
     """
 
     max_batch: int = 16
@@ -71,6 +71,8 @@ class Policy:
     advise: bool = True
     verify_periods: int = 2
     verifications: int = 2
+    stop_at_refusal: bool = False
+    fit: Fit = "best"
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ class Admission:
             margin=policy.margin,
             shared_overhead=policy.shared_overhead,
             shared_bytes=policy.shared_bytes,
+            fit=policy.fit,
         )
         self._run_costs = RunCosts(self.models, policy.max_batch)
         self._planners = {
@@ -178,13 +181,27 @@ class Admission:
             planner = self._planners[model]
             usable = slo.period_s * (1.0 - self.policy.margin)
             known = []
-            most = min(self.policy.most_devices, self.pool.devices)
-            for devices in range(1, most + 1):
-                known.extend(planner.fitting(devices, usable, slo.max_response_s)[:2])
-                if len(known) >= self.policy.groupings:
-                    break
+            blocks = self.models[model].blocks
+            most = max(min(self.policy.most_devices, self.pool.devices), blocks)
+            devices, least = 1, 0
+            while devices <= most and len(known) < self.policy.groupings:
+                fitting = planner.fitting(devices, usable, slo.max_response_s)
+                if fitting:
+                    known.append(min(fitting, key=lambda plan: self._appetite(plan, slo)))
+                if fitting and not least:
+                    least = devices
+                # Close together where the stream just fits, then ever wider apart: many small ranks
+                # fill what few large ones leave.
+                near = not least or devices < least + 2
+                last = len(known) == self.policy.groupings - 1 and devices < most
+                step = devices + 1 if near else math.ceil(devices * 1.5)
+                devices = most if last or devices < most < step else step
             self._groupings[key] = known
         return known
+
+    def _appetite(self, plan: Plan, slo: Slo) -> float:
+        """Devices' worth of memory and time that a stream takes, when it is alone."""
+        return plan.total_bytes / self.pool.memory_bytes + plan.work_s / slo.period_s
 
     def _enter(self, admitted: Admitted, demands: tuple[RankDemand, ...]) -> None:
         self.placement.add(admitted.request.stream_id, demands, admitted.devices)

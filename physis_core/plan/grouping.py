@@ -37,6 +37,8 @@ class Plan:
     relaxed_response_s: float
     alone_s: float
     memory_bytes: float
+    total_bytes: float
+    work_s: float
     devices: int
 
     def device_seconds_per_output(self, period_s: float, per_chunk: float) -> float:
@@ -176,7 +178,7 @@ class Planner:
                 sum(self._cost.stage_s(s, batch_of[s]) for s in range(exits)) + hops * self._hop_s
             )
             relaxed_s = sum(self._cost.stage_s(s, 1) for s in range(exits)) + hops * self._hop_s
-        memory = max(sum(rank_bytes(profile, s, self.max_batch)) for s in ranks)
+        memory = [sum(rank_bytes(profile, s, self.max_batch)) for s in ranks]
         return Plan(
             shape=shape,
             partition=partition,
@@ -185,7 +187,9 @@ class Planner:
             response_s=response_s,
             relaxed_response_s=relaxed_s,
             alone_s=max(self._cost.rank_s(s, p99=True, batched=False) for s in ranks),
-            memory_bytes=memory,
+            memory_bytes=max(memory),
+            total_bytes=sum(memory),
+            work_s=sum(self._cost.rank_s(s, p99=True) for s in ranks),
             devices=partition.ranks,
         )
 

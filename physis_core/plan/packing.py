@@ -7,12 +7,15 @@ there is a choice, and the order decides how well whole streams fit together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.placement import Fit
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.topology import Pool
+from physis_core.types import Refused
 
 
 def pack(
@@ -35,7 +38,9 @@ def pack(
     for number in range(max(2, attempts)):
         # One model's groupings are tried in turn; several models' in random combinations.
         preferred = {
-            name: number - 2 if len(models) == 1 else int(random.integers(policy.groupings))
+            name: number % policy.groupings
+            if len(models) == 1
+            else int(random.integers(policy.groupings))
             for name in models
         }
         wobble = {r.stream_id: float(random.lognormal(0.0, 0.35)) for r in requests}
@@ -48,9 +53,15 @@ def pack(
                 else sizes[r.stream_id] * (1.0 if number % 2 else wobble[r.stream_id]),
             ),
         )
-        admission = Admission(pool, models, policy, {} if number < 2 else preferred)
+        # Half of the attempts spread a stream's ranks, so that streams share weights.
+        fit: Fit = "best" if number < 2 + attempts // 2 else "spread"
+        admission = Admission(
+            pool, models, replace(policy, fit=fit), {} if number < 2 else preferred
+        )
         for request in order:
-            admission.request(request)
+            outcome = admission.request(request)
+            if policy.stop_at_refusal and isinstance(outcome, Refused):
+                break
         if best is None or _worth(admission) > _worth(best):
             best = admission
         if len(best.admitted) == len(requests):

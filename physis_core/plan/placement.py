@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ _TABLE = 256
 """Task counts beyond this cost what they cost at it: batches are as large as they get."""
 
 _EPS = 1e-9
+Fit = Literal["best", "spread"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -72,6 +74,8 @@ class Placement:
         margin: share of each device's time that stays free.
         shared_overhead: extra share of a task's time on a device that several streams share.
         shared_bytes: memory that a device needs besides, once more than one stream is on it.
+        fit: `best` fills devices one after the other; `spread` puts each block's weights on as few
+            devices as it can, and the ranks of a stream on many.
         forming: 1: every batch that can form does; 0: none does; between: linear.
     """
 
@@ -85,6 +89,7 @@ class Placement:
         shared_overhead: float = 0.0,
         shared_bytes: float = 0.0,
         forming: float = 1.0,
+        fit: Fit = "best",
     ) -> None:
         if not 0.0 <= margin < 1.0:
             raise UserError("margin", margin, "must be in [0, 1)")
@@ -97,6 +102,7 @@ class Placement:
         self.shared_overhead = shared_overhead
         self.shared_bytes = shared_bytes
         self.forming = forming
+        self.fit = fit
         self.first_key: dict[str, int] = {}
         weights: list[float] = []
         p50: list[list[float]] = []
@@ -301,11 +307,14 @@ class Placement:
         room = (limit - now_memory) / limit + (1.0 - now_load)
         # The fuller device, and the one on which this rank costs least (weights there, batches
         # form).
-        score = room + 2.0 * grown
+        # Spread: the cost comes first, so that weights stand once and every stream uses them.
+        best = self.fit == "best"
+        score = room + 2.0 * grown if best else 2.0 * grown - 0.02 * room
         if chosen:
             near = self._hosts == self._hosts[chosen[-1]]
-            score = score + np.where(near, 0.0, 0.5)
-            score = score - np.where(np.arange(len(score)) == chosen[-1], 0.02, 0.0)
+            score = score + np.where(near, 0.0, 0.5 if best else 0.01)
+            if best:
+                score = score - np.where(np.arange(len(score)) == chosen[-1], 0.02, 0.0)
         order = np.argsort(score, kind="stable")
         seen: set[tuple[float, float, int]] = set()
         for device in order:

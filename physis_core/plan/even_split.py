@@ -1,0 +1,176 @@
+"""Equal groups of devices against joint scheduling: the most streams that a pool verifiably
+carries.
+
+Even split: the pool is cut into groups of g devices, one stream each; g is the smallest that keeps
+the SLO. Joint: streams are admitted one by one into the whole pool. Both counts are then verified
+by the full simulation, and reduced until no chunk is late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.grouping import Planner
+from physis_core.plan.packing import pack
+from physis_core.plan.profile import ModelProfile
+from physis_core.plan.slo import Slo
+from physis_core.plan.topology import Pool
+from physis_core.sim.arrivals import stream_of
+from physis_core.sim.noise import NoiseSpec
+from physis_core.sim.scenario import Scenario, SimStream
+from physis_core.sim.simulator import Simulator
+
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`even_devices` is the size of a group (0: no group keeps the SLO)."""
+
+    model: str
+    even: int
+    even_devices: int
+    even_shape: str
+    joint: int
+    joint_placed: int
+    joint_shapes: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        return self.joint / self.even if self.even else math.inf
+
+
+def compare(
+    profile: ModelProfile,
+    pool: Pool,
+    slo: Slo,
+    policy: Policy,
+    *,
+    periods: int = 12,
+    p99_ratio: float = 1.05,
+    seed: int = 0,
+) -> Comparison:
+    """The largest verified number of equal streams, both ways."""
+    noise = NoiseSpec(p99_ratio=p99_ratio)
+    even, size, shape = _even(profile, pool, slo, policy, periods, noise, seed)
+    most = pool.devices * 8
+    asked = [StreamRequest(stream_id=f"s{i}", model=profile.name, slo=slo) for i in range(most)]
+    admission = pack(
+        pool,
+        {profile.name: profile},
+        replace(policy, advise=False, stop_at_refusal=True),
+        asked,
+        attempts=2 * policy.groupings + 2,
+    )
+    placed = list(admission.admitted.values())
+    count = _most_verified(admission, placed, periods, noise, seed)
+    shapes: dict[str, None] = {one.plan.shape: None for one in placed[:count]}
+    return Comparison(
+        model=profile.name,
+        even=even,
+        even_devices=size,
+        even_shape=shape,
+        joint=count,
+        joint_placed=len(placed),
+        joint_shapes=tuple(shapes),
+    )
+
+
+def _even(
+    profile: ModelProfile,
+    pool: Pool,
+    slo: Slo,
+    policy: Policy,
+    periods: int,
+    noise: NoiseSpec,
+    seed: int,
+) -> tuple[int, int, str]:
+    """(streams, devices of a group, its shape). A group has its devices to itself."""
+    planner = Planner(profile, pool, max_batch=policy.max_batch)
+    for size in range(1, pool.devices + 1):
+        fitting = planner.fitting(size, slo.period_s * (1.0 - policy.margin), slo.max_response_s)
+        for plan in fitting[:1]:
+            group = replace(pool, devices=size)
+            alone = replace(policy, shared_bytes=0.0, shared_overhead=0.0, verify=False)
+            admission = Admission(group, {profile.name: profile}, alone)
+            request = StreamRequest(stream_id="s0", model=profile.name, slo=slo)
+            one = Admitted(request=request, plan=plan, devices=tuple(range(size)))
+            if _kept([stream_of(one, admission)], admission, periods, noise, seed, 1.0):
+                return pool.devices // size, size, plan.shape
+    return 0, 0, ""
+
+
+def _most_verified(
+    admission: Admission,
+    placed: Sequence[Admitted],
+    periods: int,
+    noise: NoiseSpec,
+    seed: int,
+) -> int:
+    """The largest number of the first streams that keep their SLO together in the full
+    simulation.
+    """
+
+    def kept(count: int) -> bool:
+        streams = [
+            replace(stream_of(one, admission), open_s=(i * _GOLDEN % 1.0) * 1.6)
+            for i, one in enumerate(placed[:count])
+        ]
+        stretch = 1.0 + admission.policy.shared_overhead
+        return _kept(streams, admission, periods, noise, seed, stretch)
+
+    if not placed or kept(len(placed)):
+        return len(placed)
+    low, high = 0, len(placed)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if kept(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _kept(
+    streams: Sequence[SimStream],
+    admission: Admission,
+    periods: int,
+    noise: NoiseSpec,
+    seed: int,
+    stretch: float,
+) -> bool:
+    """No chunk late and none dropped, once every stream's pacer has settled."""
+    profile = next(iter(admission.models.values()))
+    period_s = streams[0].period_s
+    assert period_s is not None
+    responses = [s.expected_response_s or 0.0 for s in streams]
+    settle = 6
+    warmup_s = max(responses) * 1.5 + (settle + 2) * period_s
+    simulator = Simulator(
+        Scenario(
+            pool=admission.pool,
+            costs={
+                block: {n: s * stretch for n, s in cost.p50_s.items()}
+                for block, cost in enumerate(profile.block_costs)
+            },
+            streams=tuple(replace(s, first_responses=settle) for s in streams),
+            end_s=warmup_s + periods * period_s,
+            max_batch=admission.policy.max_batch,
+            noise=noise,
+            seed=seed,
+            record_tasks=0,
+        )
+    )
+    simulator.run()
+    for trace in simulator.traces:
+        if trace.dropped:
+            return False
+        for chunk in trace.chunks:
+            if chunk.release_s < warmup_s or chunk.deadline_s > simulator.scenario.end_s:
+                continue
+            if not chunk.exit_s <= chunk.deadline_s:
+                return False
+    return True
