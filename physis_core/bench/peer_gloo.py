@@ -9,7 +9,6 @@ as one that never sleeps, and that is no cost of the engine's.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from physis_core.bench.ranks import run_ranks
 from physis_core.runtime.link import edge_group
 
 WARM_UP = 20
@@ -33,37 +33,14 @@ def one_way_s(
         RuntimeError: a process failed.
     """
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    orders = {
+    order = {
         "port": store.port,
         "sizes": list(sizes_bytes),
         "gaps_s": list(gaps_s),
         "exchanges": exchanges,
     }
-    processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "physis_core.bench.peer_gloo",
-                json.dumps({**orders, "rank": rank}),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [p.communicate(timeout=timeout_s) for p in processes]
-    finally:
-        for p in processes:
-            if p.poll() is None:
-                p.kill()
-                p.wait()
-    for p, (_, errors) in zip(processes, said, strict=True):
-        if p.returncode != 0:
-            raise RuntimeError(f"bare gloo peer failed: {errors[-800:]}")
-    times: list[list[float]] = json.loads(said[1][0])
+    orders = [{**order, "rank": rank} for rank in (0, 1)]
+    times: list[list[float]] = run_ranks(__name__, orders, timeout_s=timeout_s)[1]
     return times
 
 

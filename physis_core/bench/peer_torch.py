@@ -10,7 +10,6 @@ when each chunk was done.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+from physis_core.bench.ranks import run_ranks
 from physis_core.model.protocol import NoiseKey, Payload
 from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
 from physis_core.types import StageGraph
@@ -74,36 +74,11 @@ def run_peer(
     Raises:
         RuntimeError: a rank failed; the message holds the end of what it said.
     """
-    processes = []
-    try:
-        for rank in range(ranks):
-            argument = json.dumps(
-                {
-                    "rank": rank,
-                    "ranks": ranks,
-                    "chunks": chunks,
-                    "port": port,
-                    "model": dict(config),
-                }
-            )
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "physis_core.bench.peer_torch", argument],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        said = [p.communicate(timeout=timeout_s) for p in processes]
-    finally:
-        for p in processes:
-            if p.poll() is None:
-                p.kill()
-                p.wait()
-    for p, (_, errors) in zip(processes, said, strict=True):
-        if p.returncode != 0:
-            raise RuntimeError(f"torch pipelining peer failed: {errors[-800:]}")
-    line = json.loads(said[-1][0].strip().splitlines()[-1])
+    orders = [
+        {"rank": rank, "ranks": ranks, "chunks": chunks, "port": port, "model": dict(config)}
+        for rank in range(ranks)
+    ]
+    line = run_ranks(__name__, orders, timeout_s=timeout_s)[-1]
     return PeerRun(done_s=tuple(line["done_s"]), action_sum=line["action_sum"])
 
 
