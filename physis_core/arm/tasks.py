@@ -36,6 +36,9 @@ class Task(Protocol):
         ...
 
 
+FASTEST_M_S = 0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
     """Stay above a ball that wanders smoothly; with `jump_period_s`, it also leaps now and then.
@@ -50,8 +53,10 @@ class Follow:
     jump_period_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.peak_speed_m_s is not None and not 0.0 <= self.peak_speed_m_s <= 1.0:
-            raise UserError("peak_speed_m_s", self.peak_speed_m_s, "must be between 0 and 1 m/s")
+        # The fastest moment is sought over a stretch of time that covers slow paths only.
+        speed = self.peak_speed_m_s
+        if speed is not None and not 0.0 <= speed <= FASTEST_M_S:
+            raise UserError("peak_speed_m_s", speed, f"must be between 0 and {FASTEST_M_S} m/s")
         if self.jump_period_s is not None and not self.jump_period_s > 0.0:
             raise UserError("jump_period_s", self.jump_period_s, "must be positive")
 
