@@ -36,6 +36,9 @@ _CHUNKS_REMEMBERED = 8192
 _BACKGROUND_S = 1e6
 """What the dispatcher takes for the deadline of a chunk that has none: after all that have one, and
 the older first, so that among free-running streams none waits for ever."""
+_BACKGROUND = 1_000_000
+"""Taken off the priority of streams without a period: whoever takes all that is left must not come
+before a stream that is already late."""
 
 
 class Front:
@@ -201,7 +204,7 @@ class Front:
             "epoch": 0,
             "seed": config.seed,
             "refresh": config.refresh,
-            "priority": config.priority,
+            "priority": config.priority - (0 if stream.period_s is not None else _BACKGROUND),
             "condition": dict(config.condition),
         }
 
