@@ -56,7 +56,7 @@ class Policy:
 
     `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
     stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
-    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`: see `Placement`.
+    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`, `forming`: see `Placement`.
     """
 
     max_batch: int = 16
@@ -73,6 +73,7 @@ class Policy:
     verifications: int = 2
     stop_at_refusal: bool = False
     fit: Fit = "best"
+    forming: float = 1.0
 
 
 @dataclass(slots=True)
@@ -103,6 +104,7 @@ class Admission:
             shared_overhead=policy.shared_overhead,
             shared_bytes=policy.shared_bytes,
             fit=policy.fit,
+            forming=policy.forming,
         )
         self._run_costs = RunCosts(self.models, policy.max_batch)
         self._planners = {

@@ -190,43 +190,94 @@ def _grow(
         return tuple(members.values())
 
     # finish_s[k - 1]: when the k-th member must have finished, if it would have been on time.
-    # room_s[k]: least time to spare among the others that have k members before them.
+    # ends_s[k - 1]: when it would have finished one by one.
+    # room_s[k], left[k]: least time to spare and number of the others with k members before them.
     finish_s: list[float] = []
+    ends_s: list[float] = []
     room_s: list[float] = [_INF]
+    left: list[int] = [0]
     taken: set[tuple[int, int]] = set()
     alone: dict[int, float] = {}
     elapsed_s = now_s
+    pressed = queue[0][4] == _INF
     for _, _, _, _, latest_s, task in queue:
         cost_s = alone.get(task.block)
         if cost_s is None:
             cost_s = alone[task.block] = costs.predict_s(task.block, 1)
         elapsed_s += cost_s
         spare_s = latest_s - elapsed_s
+        if spare_s < 0.0:
+            pressed = True
         if task.block == block:
             key = (task.stream, task.stage)
             if key in members and key not in taken:
                 taken.add(key)
                 finish_s.append(latest_s if spare_s >= 0.0 else _INF)
+                ends_s.append(elapsed_s)
                 room_s.append(_INF)
+                left.append(0)
                 continue
+        left[-1] += 1
         if 0.0 <= spare_s < room_s[-1]:
             room_s[-1] = spare_s
+    size = _best_size(costs, block, now_s, finish_s, ends_s, room_s, left, pressed)
+    return tuple(members.values())[:size]
 
-    single_s = alone[block]
-    best, best_average_s = 1, single_s
+
+def _best_size(
+    costs: Costs,
+    block: int,
+    now_s: float,
+    finish_s: Sequence[float],
+    ends_s: Sequence[float],
+    room_s: Sequence[float],
+    left: Sequence[int],
+    pressed: bool,
+) -> int:
+    """How many of the members to take.
+
+    Under pressure (somebody would be late one by one, or nobody has a delivery time) the lowest
+    cost per task counts. Otherwise the sum of all finishing times does: while there is time, a
+    batch that gains little only holds everybody back, and makes convoys of streams that then move
+    through the devices together.
+    """
+    count = len(finish_s)
+    single_s = costs.predict_s(block, 1)
+    best, best_score = 1, single_s if pressed else 0.0
     least_finish_s = finish_s[0]
-    for size in range(2, len(members) + 1):
+    for size in range(2, count + 1):
         if finish_s[size - 1] < least_finish_s:
             least_finish_s = finish_s[size - 1]
         batch_s = costs.predict_s(block, size)
         if now_s + batch_s > least_finish_s:
             break
-        average_s = batch_s / size
-        if average_s >= single_s or average_s > best_average_s:
+        if batch_s >= size * single_s:
+            continue
+        if pressed:
+            score = batch_s / size
+        else:
+            score = _change_s(now_s + batch_s, batch_s, single_s, size, ends_s, left)
+        if score > best_score or (score == 0.0 and not pressed):
             continue
         if all(batch_s - k * single_s <= room_s[k] for k in range(1, size + 1)):
-            best, best_average_s = size, average_s
-    return tuple(members.values())[:best]
+            best, best_score = size, score
+    return best
+
+
+def _change_s(
+    end_s: float,
+    batch_s: float,
+    single_s: float,
+    size: int,
+    ends_s: Sequence[float],
+    left: Sequence[int],
+) -> float:
+    """How much later all tasks together finish than one by one; negative: sooner."""
+    change_s = size * end_s - sum(ends_s[:size])
+    for k in range(1, size):
+        change_s += left[k] * (batch_s - k * single_s)
+    after = sum(left[size:]) + len(ends_s) - size
+    return change_s + after * (batch_s - size * single_s)
 
 
 def _run_or_wait(
