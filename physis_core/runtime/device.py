@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -14,6 +14,12 @@ from physis_core.runtime.envelope import MAX_TOUCHES, InFlight
 from physis_core.runtime.stages import StageSlot
 
 TaskFailure = tuple[InFlight, Exception]
+
+
+class Launched(Protocol):
+    """Work that a device was given and may not have done yet."""
+
+    def query(self) -> bool: ...
 
 
 class Device:
@@ -31,6 +37,7 @@ class Device:
         "ends_s",
         "executor",
         "index",
+        "launched",
         "learned",
         "most_waiting",
         "noise",
@@ -64,6 +71,7 @@ class Device:
         self.running: tuple[InFlight, ...] = ()
         self.started_s = 0.0
         self.ends_s = 0.0
+        self.launched: Launched | None = None
         self.dirty = False
         self.batches = 0
         self.busy_s = 0.0
@@ -109,8 +117,23 @@ class ModelExecutor:
                     latent = _joined(latents)
                     self._run(entered, self.model.embed(latent, [task.step for task in entered]))
                 return failures
-            self._run(tasks, _joined([task.payload for task in tasks]))
+            self._run(tasks, _joined([self._here(task.payload) for task in tasks]))
             return []
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `run` returns before the device has computed: then ask what `launched` gives."""
+        return self.device.type == "cuda"
+
+    def launched(self) -> torch.cuda.Event:
+        """An event behind all that was launched so far; `query()` says whether it was reached.
+
+        All virtual devices of one GPU share its current stream, so that a payload may go from one
+        to the next without a wait and its memory is never given away too early.
+        """
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
     def synchronise(self) -> None:
         if self.device.type == "cuda":
@@ -123,7 +146,7 @@ class ModelExecutor:
             observation, task.observation = task.observation, None
             return self.model.inject(self._batch_of_one(observation), [_noise(task)])
         side = slot.side
-        payload: Payload = task.payload
+        payload = self._here(task.payload)
         if (
             side.refresh == "every_step"
             and task.step < self._steps
@@ -134,6 +157,10 @@ class ModelExecutor:
             payload = self.model.refresh(payload, self._batch_of_one(side.newest))
             task.touches = (*task.touches, side.newest_number)
         return payload
+
+    def _here(self, payload: Payload) -> Payload:
+        """From another device of the same worker, or from a link's buffer on the host."""
+        return tuple(part.to(self.device, non_blocking=True) for part in payload)
 
     def _batch_of_one(self, observation: Any) -> dict[str, torch.Tensor]:
         return {
@@ -174,8 +201,7 @@ class ModelExecutor:
             task.payload = row
             if task.step == self._steps - 1:
                 task.outputs = {
-                    name: value[0].clone().cpu().numpy()
-                    for name, value in self.model.finish(row).items()
+                    name: value[0].clone() for name, value in self.model.finish(row).items()
                 }
 
 

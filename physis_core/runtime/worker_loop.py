@@ -28,6 +28,9 @@ from physis_core.types import Array, UserError
 _SPIN_S = 25e-6
 """Closer than this to an event the loop looks again and again: going to sleep takes longer."""
 
+_POLL_S = 20e-6
+"""Between two looks at a GPU that is at work."""
+
 _MESSAGES_A_TURN = 64
 LOG_CAPACITY = 1 << 16
 
@@ -57,6 +60,7 @@ class WorkerLoop:
         self._timers: list[tuple[float, int, Device]] = []
         self._timer_number = 0
         self._dirty: list[Device] = []
+        self._launched: list[Device] = []
         self._stalled: dict[int, float] = {}
         self._small_batches: int | None = None
         self._stop = False
@@ -88,9 +92,11 @@ class WorkerLoop:
                     break
                 self._take(*inbox.popleft())
             now_s = clock()
+            if self._launched:
+                self._poll(now_s)
             while timers and timers[0][0] <= now_s:
                 _, _, device = heapq.heappop(timers)
-                if device.running and device.ends_s <= now_s:
+                if device.running and device.emulated and device.ends_s <= now_s:
                     self._finish(device, device.running, device.started_s, device.ends_s, now_s)
                 else:
                     self._touch(device)
@@ -106,6 +112,10 @@ class WorkerLoop:
             for receiver in self.receivers.values():
                 receiver.flush()
             if inbox or self._dirty or self._stop:
+                continue
+            if self._launched:
+                # Nobody rings when a GPU is done.
+                self.wake.wait(_POLL_S)
                 continue
             if not timers:
                 self.wake.wait(-1.0)
@@ -188,17 +198,43 @@ class WorkerLoop:
                 self._fail(task.slot.side, error)
             self._touch(device)
             return
-        end_s = time.monotonic()
-        block = tasks[0].block
         if failures:
             failed = {id(task) for task, _ in failures}
             for task, why in failures:
                 assert task.slot is not None
                 self._fail(task.slot.side, why)
             tasks = [task for task in tasks if id(task) not in failed]
-        elif device.learned is not None:
-            device.learned.observe(block, len(tasks), end_s - start_s)
+            if not tasks:
+                self._touch(device)
+                return
+        if device.executor.asynchronous:
+            device.running = tuple(tasks)
+            device.launched = device.executor.launched()
+            self._launched.append(device)
+            return
+        self._computed(device, tasks, start_s, time.monotonic())
+
+    def _computed(self, device: Device, tasks: Sequence[Any], start_s: float, end_s: float) -> None:
+        if device.learned is not None:
+            device.learned.observe(tasks[0].block, len(tasks), end_s - start_s)
         self._finish(device, tasks, start_s, end_s, end_s)
+
+    def _poll(self, now_s: float) -> None:
+        """Finish what GPUs have done since the last look."""
+        for device in list(self._launched):
+            assert device.launched is not None
+            try:
+                if not device.launched.query():
+                    continue
+            except RuntimeError as error:
+                for task in device.running:
+                    self._fail(task.slot.side, error)  # type: ignore[union-attr]
+                device.running = ()
+                self._touch(device)
+            else:
+                self._computed(device, device.running, device.started_s, now_s)
+            self._launched.remove(device)
+            device.launched = None
 
     def _finish(
         self,
@@ -268,7 +304,7 @@ class WorkerLoop:
             self._dirty.append(device)
 
     def _exit(self, task: InFlight, end_s: float) -> None:
-        outputs = task.outputs if task.outputs is not None else {}
+        outputs = {name: value.cpu().numpy() for name, value in (task.outputs or {}).items()}
         task.outputs = None
         self._reply(
             Message(
