@@ -40,6 +40,7 @@ from physis_core.runtime.control import Message, Wake, sleep_precisely
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.events import EngineEvent, EngineStatus
 from physis_core.runtime.front import Front
+from physis_core.runtime.link import check_link
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.stream import StreamConfig, StreamHandle, checked_observation
 from physis_core.types import FinishedChunk, Observation, Refused, StreamState
@@ -101,6 +102,9 @@ class Engine:
             TimeoutError: not ready in time. Nothing is left running.
         """
         assert self._thread is None, "an engine starts once"
+        if self.deployment.remote_edges():
+            # Here, too: no need to start processes to learn that they cannot speak.
+            check_link(self.deployment.link)
         ready = self._cluster.start(timeout_s)
         self.warmup_s = max(message.fields["warmup_s"] for message in ready)
         for message in ready:

@@ -34,7 +34,7 @@ _CREDIT = struct.Struct("<III")
 _CREDIT_BYTES = _CREDIT_HEAD.size + _CREDITS_A_MESSAGE * _CREDIT.size
 _CREDIT_RING = 64
 _ALIGN = 16
-_FOREVER = timedelta(days=3650)
+FOREVER = timedelta(days=3650)
 """An idle stream is no error: the loss of a peer closes its sockets and is seen at once."""
 
 _STOP_STREAM = 0xFFFFFFFF
@@ -47,9 +47,14 @@ Credit = tuple[int, int, int]
 class LinkSender(Protocol):
     """Source end, used by the loop of the source's worker."""
 
-    bytes_sent: int
-    messages: int
-    errors: int
+    @property
+    def bytes_sent(self) -> int: ...
+
+    @property
+    def messages(self) -> int: ...
+
+    @property
+    def errors(self) -> int: ...
 
     def send(self, chunk: InFlight, stage: int) -> None: ...
 
@@ -70,7 +75,7 @@ def edge_group(store: TCPStore, name: str, rank: int, host: str) -> Any:
     """The two-rank gloo group of an edge; blocks until the peer has come, too."""
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    options._timeout = _FOREVER
+    options._timeout = FOREVER
     return dist.ProcessGroupGloo(PrefixStore(name, store), rank, 2, options)
 
 

@@ -29,13 +29,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from physis_core.model.loading import load_spec
 from physis_core.runtime.control import Channel, Message
 from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
 from physis_core.runtime.link import (
+    Credit,
     GlooReceiver,
     GlooSender,
     PayloadLayout,
     check_link,
     edge_group,
 )
+from physis_core.runtime.nccl_link import NcclReceiver, NcclSender, nccl_group
 from physis_core.runtime.warmup import build_devices
 from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
@@ -99,43 +102,68 @@ def make_links(orders: Orders, loop: WorkerLoop, store: TCPStore) -> None:
     """
     deployment = orders.deployment
     check_link(deployment.link)
-    spec = load_spec(deployment.model)
-    for source, target in deployment.remote_edges():
-        ends = [deployment.devices[d].worker for d in (source, target)]
-        if orders.worker not in ends:
-            continue
-        stages = [
-            stage
-            for route in deployment.routes
-            for stage in range(1, deployment.graph.stages)
-            if (route.device_of(stage - 1), route.device_of(stage)) == (source, target)
-        ]
-        emulated = deployment.devices[source].emulated or deployment.devices[target].emulated
-        layout = None if emulated else PayloadLayout(spec)
-        size = PayloadLayout(spec).bytes_for(() if emulated else stages)
-        edge = (source, target)
-        rank = 0 if orders.worker == ends[0] else 1
-        group = edge_group(store, f"edge/{source}/{target}", rank, orders.link_host)
+    layout = PayloadLayout(load_spec(deployment.model))
+    for edge in deployment.remote_edges():
+        ends = [deployment.devices[d].worker for d in edge]
+        if orders.worker in ends:
+            rank = ends.index(orders.worker)
+            _make_edge(orders, loop, store, edge, rank, layout)
 
-        def lost(reason: str, edge: tuple[int, int] = edge) -> None:
-            loop.post("lost", (edge, reason))
 
+def _make_edge(
+    orders: Orders,
+    loop: WorkerLoop,
+    store: TCPStore,
+    edge: tuple[int, int],
+    rank: int,
+    layout: PayloadLayout,
+) -> None:
+    deployment = orders.deployment
+    stages = [
+        stage
+        for route in deployment.routes
+        for stage in range(1, deployment.graph.stages)
+        if (route.device_of(stage - 1), route.device_of(stage)) == edge
+    ]
+    size = layout.bytes_for(stages)
+    name = f"edge/{edge[0]}/{edge[1]}"
+    group = edge_group(store, name, rank, orders.link_host)
+
+    def credits(given: list[Credit]) -> None:
+        loop.post("credits", given)
+
+    def chunk(came: InFlight) -> None:
+        loop.post("chunk", came)
+
+    def lost(reason: str) -> None:
+        loop.post("lost", (edge, reason))
+
+    kinds = [deployment.devices[d].kind for d in edge]
+    if "emulated" in kinds:
+        # Only envelopes travel: there is no payload.
         if rank == 0:
             loop.senders[edge] = GlooSender(
-                group,
-                size,
-                layout,
-                on_credits=lambda credits: loop.post("credits", credits),
-                on_lost=lost,
+                group, ENVELOPE_BYTES, None, on_credits=credits, on_lost=lost
             )
         else:
             loop.receivers[edge] = GlooReceiver(
-                group,
-                size,
-                layout,
-                on_chunk=lambda chunk: loop.post("chunk", chunk),
-                on_lost=lost,
+                group, ENVELOPE_BYTES, None, on_chunk=chunk, on_lost=lost
             )
+    elif deployment.link == "nccl" and "cpu" not in kinds:
+        payload = nccl_group(store, f"nccl/{name}", rank)
+        device = torch.device(kinds[rank])
+        if rank == 0:
+            loop.senders[edge] = NcclSender(
+                group, payload, size, layout, device, on_credits=credits, on_lost=lost
+            )
+        else:
+            loop.receivers[edge] = NcclReceiver(
+                group, payload, size, layout, device, on_chunk=chunk, on_lost=lost
+            )
+    elif rank == 0:
+        loop.senders[edge] = GlooSender(group, size, layout, on_credits=credits, on_lost=lost)
+    else:
+        loop.receivers[edge] = GlooReceiver(group, size, layout, on_chunk=chunk, on_lost=lost)
 
 
 def serve(orders: Orders) -> None:
