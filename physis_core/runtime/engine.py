@@ -140,7 +140,7 @@ class Engine:
 
         self._post(lambda: self._front.open(config, finish))
         if not done.wait(timeout_s):
-            self._post(lambda: self._front.abandon(config.stream_id))
+            self._post(lambda: self._front.abandon(config))
             return Refused(reason=f"the workers did not answer in {timeout_s} s")
         return box[0]
 

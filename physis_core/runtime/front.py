@@ -71,6 +71,7 @@ class Front:
         self._requests = Requests()
         self._overload = OverloadDetector()
         self._lost_workers: set[int] = set()
+        self._abandoned: list[StreamConfig] = []
 
     @property
     def overload(self) -> OverloadState:
@@ -210,6 +211,10 @@ class Front:
 
         def answered(answers: dict[int, Message]) -> None:
             reason = _first_reason(answers)
+            if any(given_up is config for given_up in self._abandoned):
+                self._abandoned = [c for c in self._abandoned if c is not config]
+                self._broadcast("close", {"stream": handle})
+                return
             lost = workers_of(self.deployment, config.route) - set(answers)
             if lost:
                 reason = f"worker {min(lost)} is lost"
@@ -249,10 +254,13 @@ class Front:
             )
         return self._admit(config) if self._admit is not None else None
 
-    def abandon(self, stream_id: str) -> None:
-        stream = self.streams.get(stream_id)
-        if stream is not None:
+    def abandon(self, config: StreamConfig) -> None:
+        """Whoever asked for this stream waits no longer: it must not open afterwards."""
+        stream = self.streams.get(config.stream_id)
+        if stream is not None and stream.config is config:
             self._retire_stream(stream, StreamState.CLOSED, "opened too late")
+        else:
+            self._abandoned.append(config)
 
     def set_condition(
         self, stream_id: str, condition: dict[str, Any], finish: Callable[[Refused | None], None]

@@ -7,17 +7,16 @@ code 2 (with `autostart`), or leaves the node unconfigured. A lost worker ends i
 the supervisor starts it anew with empty KV and higher epochs. A stream that failed by its own
 input is opened again, in a new epoch, and no other stream stops.
 
-Threads: observations and services on the executor; chunks and events on the engine's thread.
+Threads: observations and services on the executor, which never waits for the engine; chunks and
+events on the engine's thread.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import rclpy.validate_namespace
 from rclpy.exceptions import InvalidNamespaceException
@@ -26,142 +25,19 @@ from physis_core.model.loading import ModelRef
 from physis_core.model.tiny.checkpoint import read_config
 from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.engine import Engine, EngineEvent
-from physis_core.runtime.stream import StreamConfig
-from physis_core.types import FinishedChunk, Percentiles, Refresh, Refused, UserError
+from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.checkpoint_file import checkpoint_path
-from physis_ros.conversions.time import SteadyToRos
-from physis_ros.interfaces import (
-    ACTION_CHUNK_DEADLINE_S,
-    ACTION_CHUNK_LEASE_S,
-    CLOSE_STREAM,
-    OPEN_STREAM,
-    action_chunk,
-)
-from physis_ros.lookahead import LookaheadConfig
-from physis_ros.nodes.base import (
-    ERROR,
-    EXIT_FAULT,
-    OK,
-    WARN,
-    BaseParameters,
-    Diagnosis,
-    PhysisNode,
-    main,
-)
-from physis_ros.nodes.engine_stream import EngineStream
-from physis_ros.params import param
+from physis_ros.interfaces import CLOSE_STREAM, OPEN_STREAM
+from physis_ros.nodes.base import EXIT_FAULT, Diagnosis, PhysisNode, main
+from physis_ros.nodes.engine_diagnosis import diagnoses
+from physis_ros.nodes.engine_parameters import EngineParameters
+from physis_ros.nodes.engine_stream import StreamWish
+from physis_ros.nodes.engine_streams import EngineStreams
 from physis_ros.srv import CloseStream, OpenStream
 from physis_ros.wam_codec import WamContract
 
 _HOUSEKEEPING_PERIOD_S = 0.5
 _LONGEST_REASON = 160
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParameters(BaseParameters):
-    checkpoint: str = param(
-        "physis_tiny_follow", description="Checkpoint: a path, or a name in checkpoints/"
-    )
-    partition: str = param(
-        "block",
-        description="How the stages are cut into virtual ranks",
-        choices=("sequential", "step", "block", "stage", "grouped"),
-    )
-    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
-    workers: int = param(
-        2,
-        description="Worker processes that share the devices; 0: all in the node's own process",
-        minimum=0,
-        maximum=1024,
-    )
-    device_kind: str = param("cpu", description="cpu, or cuda:N")
-    link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
-    threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
-    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
-    credits: int = param(
-        2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
-    )
-    start_timeout_s: float = param(
-        120.0,
-        description="Longest time until all workers are warm",
-        unit="s",
-        minimum=1.0,
-        maximum=3600.0,
-    )
-    stream_ids: tuple[str, ...] = param(("arm",), description="Streams (robots) opened at start")
-    stream_namespaces: tuple[str, ...] = param(
-        ("",), description="Namespace of each stream's topics, below the node's own"
-    )
-    period_s: float = param(
-        0.0,
-        description="Time between chunks (the SLO); 0: what the checkpoint was trained for",
-        unit="s",
-        minimum=0.0,
-        maximum=3600.0,
-    )
-    refresh: str = param(
-        "entry",
-        description="Whether conditioning is renewed at each denoising step",
-        choices=("entry", "every_step"),
-    )
-    seed: int = param(0, description="Seed of the noise", minimum=0)
-    max_age_s: float = param(
-        0.5,
-        description="An observation that entered longer ago than this starts no chunk",
-        unit="s",
-        minimum=0.001,
-        maximum=3600.0,
-    )
-    max_action_age_s: float = param(
-        2.0,
-        description="Caps how long the pacer may hold a finished chunk",
-        unit="s",
-        minimum=0.001,
-        maximum=3600.0,
-    )
-    expected_response_s: float = param(
-        0.1,
-        description="Response latency that deadlines assume before one was measured",
-        unit="s",
-        minimum=0.0,
-        maximum=3600.0,
-    )
-    margin_s: float = param(
-        0.02,
-        description="Added to the measured p99 of the response latency for deadlines",
-        unit="s",
-        minimum=0.0,
-        maximum=3600.0,
-    )
-    hold: bool = param(
-        False,
-        description="Hold chunks until their deadline; false: deliver at once (points carry their "
-        "own times)",
-    )
-    lookahead_initial_s: float = param(
-        0.15,
-        description="Capture to chunk exit that the model is told before it was measured",
-        unit="s",
-        minimum=0.0,
-        maximum=60.0,
-    )
-    lookahead_quantile: float = param(
-        0.9, description="Quantile of the measured ages that is told", minimum=0.01, maximum=0.99
-    )
-    deadline_s: float = param(
-        ACTION_CHUNK_DEADLINE_S,
-        description="DDS deadline offered on action_chunk",
-        unit="s",
-        minimum=0.001,
-        maximum=3600.0,
-    )
-    lease_s: float = param(
-        ACTION_CHUNK_LEASE_S,
-        description="DDS liveliness lease offered on action_chunk",
-        unit="s",
-        minimum=0.01,
-        maximum=3600.0,
-    )
 
 
 class EngineNode(PhysisNode[EngineParameters]):
@@ -171,7 +47,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         super().__init__("engine_node", EngineParameters)
         self._engine: Engine | None = None
         self._contract: WamContract | None = None
-        self._streams: dict[str, EngineStream] = {}
+        self._streams: EngineStreams | None = None
         self._period_s = 0.0
         self._failed: set[str] = set()
         self._notes: dict[str, int] = {}
@@ -237,8 +113,12 @@ class EngineNode(PhysisNode[EngineParameters]):
         )
 
     def activate(self) -> None:
+        assert self._engine is not None and self._contract is not None, "activate follows configure"
+        self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
-            refused = self._open(stream_id, namespace, self._period_s, instruction="", priority=0)
+            refused = self._streams.open(
+                StreamWish(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
+            )
             if refused is not None:
                 raise UserError("stream_ids", stream_id, refused.reason)
         self._services_made = [
@@ -254,8 +134,9 @@ class EngineNode(PhysisNode[EngineParameters]):
         for service in self._services_made:
             self.destroy_service(service)
         self._services_made = []
-        for stream_id in list(self._streams):
-            self._close(stream_id, drain=False)
+        if self._streams is not None:
+            self._streams.close_all()
+            self._streams = None
 
     def cleanup(self) -> None:
         self.deactivate()
@@ -266,127 +147,64 @@ class EngineNode(PhysisNode[EngineParameters]):
         self._notes.clear()
 
     def on_clock_jump(self, delta_s: float) -> None:
-        if self._engine is None:
-            return
-        for stream in self._streams.values():
-            self._engine.restart_stream(stream.stream_id, f"ROS time jumped by {delta_s:+.3f} s")
-            stream.restarted()
+        if self._streams is not None:
+            self._streams.restart(f"ROS time jumped by {delta_s:+.3f} s")
 
-    # Streams -----------------------------------------------------------------------------------
+    # Services ----------------------------------------------------------------------------------
 
-    def _open(
-        self, stream_id: str, namespace: str, period_s: float, *, instruction: str, priority: int
-    ) -> Refused | None:
-        assert self._engine is not None, "streams live between configure and cleanup"
-        assert self._contract is not None, "streams live between configure and cleanup"
-        params = self.params
-        stream = self._streams.get(stream_id)
-        epoch_base = self._new_epoch_base(stream_id)
-        if stream is None:
-            # Its topics come first: a chunk may leave as soon as the engine knows the stream.
-            stream = EngineStream(
-                self,
-                self._engine,
-                self._contract,
-                stream_id=stream_id,
-                namespace=namespace,
-                chunk_topic=action_chunk(params.deadline_s, params.lease_s),
-                lookahead=LookaheadConfig(
-                    initial_s=params.lookahead_initial_s,
-                    max_s=self._contract.lookahead_max_s,
-                    quantile=params.lookahead_quantile,
-                ),
-                epoch_base=epoch_base,
-                clock=self._clock_pair,
-            )
-            self._streams[stream_id] = stream
-        else:
-            stream.reopened(epoch_base)
-        opened = self._engine.open_stream(
-            StreamConfig(
-                stream_id=stream_id,
-                period_s=period_s,
-                seed=params.seed,
-                refresh=cast(Refresh, params.refresh),
-                priority=priority,
-                condition={"instruction": instruction} if instruction else {},
-                max_age_s=params.max_age_s,
-                max_action_age_s=params.max_action_age_s,
-                expected_response_s=params.expected_response_s,
-                margin_s=params.margin_s,
-                hold=params.hold,
-            ),
-            timeout_s=5.0,
-        )
-        if isinstance(opened, Refused):
-            stream.destroy()
-            del self._streams[stream_id]
-            return opened
-        stream.instruction = instruction
-        stream.period_s = period_s
-        stream.priority = priority
-        return None
-
-    def _new_epoch_base(self, stream_id: str) -> int:
-        """Above every epoch of this stream, also in processes that are no more: wall seconds."""
-        stream = self._streams.get(stream_id)
-        last = stream.epoch if stream is not None else self._last_epoch.get(stream_id, 0)
-        return max(int(time.time()), last + 1)
-
-    def _close(self, stream_id: str, drain: bool) -> bool:
-        stream = self._streams.get(stream_id)
-        if stream is None or self._engine is None:
-            return False
-        closed = self._engine.close_stream(stream_id, drain=drain, timeout_s=5.0)
-        self._streams.pop(stream_id)
-        self._last_epoch[stream_id] = stream.epoch
-        self._failed.discard(stream_id)
-        stream.destroy()
-        return closed
-
-    def _serve_open(
+    async def _serve_open(
         self, request: OpenStream.Request, response: OpenStream.Response
     ) -> OpenStream.Response:
-        stream_id = request.stream_id
-        configured = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
-        namespace = configured.get(stream_id, stream_id)
-        try:
-            if stream_id in self._streams:
-                raise UserError("stream_id", stream_id, "is open already")
-            if not math.isfinite(request.period_s) or request.period_s < 0.0:
-                raise UserError("period_s", request.period_s, "must be above 0, or 0: the default")
-            _check_namespace("stream_id", namespace)
-            refused = self._open(
-                stream_id,
-                namespace,
-                request.period_s or self._period_s,
-                instruction=request.instruction,
-                priority=int(request.priority),
-            )
-        except UserError as error:
-            refused = Refused(reason=str(error))
+        streams = self._streams
+        refused: Refused | None = Refused(reason="the node is not active")
+        if streams is not None:
+            try:
+                refused = await streams.open_later(self._wish(request, streams))
+            except UserError as error:
+                refused = Refused(reason=str(error))
         response.admitted = refused is None
         if refused is not None:
             parts = (refused.reason, refused.short_resource, refused.device, refused.nearest)
             response.reason = "; ".join(part for part in parts if part)
-        else:
-            response.epoch = self._streams[stream_id].epoch
+        elif streams is not None:
+            response.epoch = streams.by_id[request.stream_id].epoch
         return response
 
-    def _serve_close(
+    def _wish(self, request: OpenStream.Request, streams: EngineStreams) -> StreamWish:
+        """Raises UserError where the request cannot be met as it stands."""
+        stream_id = request.stream_id
+        configured = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
+        namespace = configured.get(stream_id, stream_id)
+        if stream_id in streams.by_id:
+            raise UserError("stream_id", stream_id, "is open already")
+        if not math.isfinite(request.period_s) or request.period_s < 0.0:
+            raise UserError("period_s", request.period_s, "must be above 0, or 0: the default")
+        _check_namespace("stream_id", namespace)
+        return StreamWish(
+            stream_id=stream_id,
+            namespace=namespace,
+            period_s=request.period_s or self._period_s,
+            instruction=request.instruction,
+            priority=int(request.priority),
+        )
+
+    async def _serve_close(
         self, request: CloseStream.Request, response: CloseStream.Response
     ) -> CloseStream.Response:
-        if request.stream_id not in self._streams:
+        streams = self._streams
+        stream = None if streams is None else streams.by_id.get(request.stream_id)
+        if streams is None or stream is None or stream.closing:
             response.reason = f"stream_id: {request.stream_id!r}: no such stream"
             return response
-        response.closed = self._close(request.stream_id, drain=request.drain)
+        response.closed = await streams.close_later(request.stream_id, drain=request.drain)
         response.reason = "" if response.closed else "did not drain in time; cancelled"
         return response
 
     # The engine's thread -----------------------------------------------------------------------
 
     def _on_chunk(self, chunk: FinishedChunk) -> None:
-        stream = self._streams.get(chunk.stream_id)
+        streams = self._streams
+        stream = None if streams is None else streams.by_id.get(chunk.stream_id)
         if stream is not None:
             stream.take_chunk(chunk)
 
@@ -402,92 +220,36 @@ class EngineNode(PhysisNode[EngineParameters]):
         elif event.kind == "overload":
             self.get_logger().warning(f"overload: {event.reason}")
 
-    def _clock_pair(self) -> SteadyToRos:
-        return SteadyToRos(ros_ns=self.now_ns(), steady_s=self.steady_s())
-
     # Housekeeping ------------------------------------------------------------------------------
 
-    def _keep_house(self) -> None:
+    async def _keep_house(self) -> None:
         if self._lost:
             self.set_fault(self._lost)
             self.publish_diagnostics()
             self.request_exit(EXIT_FAULT, f"{self._lost}; ending, to be started anew")
             return
-        for stream_id in list(self._failed):
-            self._failed.discard(stream_id)
-            stream = self._streams.get(stream_id)
-            if stream is None:
+        streams = self._streams
+        while streams is not None and self._failed:
+            stream = streams.by_id.get(self._failed.pop())
+            if stream is None or stream.closing:
                 continue
-            refused = self._open(
-                stream_id,
-                stream.namespace,
-                stream.period_s,
-                instruction=stream.instruction,
-                priority=stream.priority,
-            )
+            refused = await streams.open_later(stream.wish)
             if refused is not None:
-                self.get_logger().error(f"{stream_id}: not opened again: {refused.reason}")
+                self.get_logger().error(f"{stream.stream_id}: not opened again: {refused.reason}")
 
     def diagnose(self) -> Sequence[Diagnosis]:
-        if self._engine is None or not self.active:
+        streams = self._streams
+        if self._engine is None or streams is None or not self.active:
             return ()
-        status = self._engine.status()
-        level, message = (OK, "running") if status.running else (ERROR, "the engine does not run")
-        if self._lost:
-            level, message = ERROR, self._lost
-        found = [
-            Diagnosis(
-                part="engine",
-                level=level,
-                message=message,
-                values={
-                    "workers_alive": f"{len(status.workers_alive)} of {status.workers}",
-                    "warmup_s": f"{status.warmup_s:.3f}",
-                    "overload": status.overload.level,
-                    **self._notes,
-                },
-            )
-        ]
-        figures = {figure.stream_id: figure for figure in status.streams}
-        for stream in list(self._streams.values()):
-            figure = figures.get(stream.stream_id)
-            stream_level, text = OK, "streaming"
-            if stream.reason:
-                stream_level, text = WARN, stream.reason
-            elif not stream.observations:
-                stream_level, text = WARN, "no observation yet"
-            elif stream.lookahead_capped:
-                stream_level = WARN
-                text = "capture to exit takes longer than the model can look ahead"
-            values: dict[str, object] = {
-                "epoch": stream.epoch,
-                "observations": stream.observations,
-                "chunks": stream.chunks,
-                "refused": stream.refused,
-                "lookahead_s": f"{stream.lookahead_s:.4f}",
-            }
-            if figure is not None:
-                values["state"] = figure.state.value
-                values["in_flight"] = figure.in_flight
-                values["misses"] = figure.misses
-                values["dropped"] = figure.dropped
-                values["output_interval_ms"] = _in_ms(figure.interval_s)
-                values["response_latency_ms"] = _in_ms(figure.response_s)
-            part = f"stream {stream.stream_id}"
-            found.append(Diagnosis(part=part, level=stream_level, message=text, values=values))
-        return found
+        return diagnoses(
+            self._engine.status(), list(streams.by_id.values()), lost=self._lost, notes=self._notes
+        )
 
 
 def _short(reason: str) -> str:
     """One line of a reason that a library may have written over many."""
     line = " ".join(reason.split())
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
-
-
-def _in_ms(seconds: Percentiles) -> str:
-    if not seconds.n:
-        return "none yet"
-    return f"p50 {1e3 * seconds.p50:.1f}, p99 {1e3 * seconds.p99:.1f}, max {1e3 * seconds.max:.1f}"
 
 
 def _check_namespace(field: str, namespace: str) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from rclpy.task import Future
 
 from physis_core.runtime.engine import Engine
 from physis_core.types import FinishedChunk, Refused, UserError
@@ -21,11 +24,24 @@ from physis_ros.nodes.base import PhysisNode
 from physis_ros.wam_codec import WamContract, action_positions
 
 _REMEMBERED = 512
+_CONDITION_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWish:
+    """How somebody wants a stream. `namespace`: of its topics, below the node's own."""
+
+    stream_id: str
+    namespace: str
+    period_s: float
+    instruction: str = ""
+    priority: int = 0
 
 
 class EngineStream:
     """`epoch_base` is added to the engine's own count, so that epochs rise over engine restarts
-    too."""
+    too. `apart` runs what has to wait for the engine on another thread.
+    """
 
     def __init__(
         self,
@@ -33,36 +49,35 @@ class EngineStream:
         engine: Engine,
         contract: WamContract,
         *,
-        stream_id: str,
-        namespace: str,
+        wish: StreamWish,
         chunk_topic: Topic,
         lookahead: LookaheadConfig,
         epoch_base: int,
-        clock: Callable[[], SteadyToRos],
+        apart: Callable[[Callable[[], Refused | None]], Future[Refused | None]],
     ) -> None:
-        self.stream_id = stream_id
-        self.namespace = namespace
-        self.period_s = 0.0
-        self.priority = 0
+        self.stream_id = wish.stream_id
+        self.wish = wish
+        self.closing = False
         self.reason = ""
         self.epoch = epoch_base
         self.observations = 0
         self.chunks = 0
         self.refused = 0
-        self.instruction = ""
+        self._instruction = wish.instruction
+        self._changing = False
         self._node = node
         self._engine = engine
         self._contract = contract
         self._epoch_base = epoch_base
-        self._clock = clock
+        self._apart = apart
         self._lock = threading.Lock()
         self._estimator = LookaheadEstimator(lookahead)
         # By observation id: what the model was told, and whether its stamps are suspect.
         self._told: OrderedDict[int, tuple[float, bool]] = OrderedDict()
         self._last_id = -1
-        self._chunks = node.publisher(in_namespace(chunk_topic, namespace))
+        self._chunks = node.publisher(in_namespace(chunk_topic, wish.namespace))
         self._subscription = node.subscribe(
-            in_namespace(OBSERVATION, namespace), self._take_observation
+            in_namespace(OBSERVATION, wish.namespace), self._take_observation
         )
 
     @property
@@ -84,8 +99,12 @@ class EngineStream:
         self._epoch_base = epoch_base
         self.epoch = epoch_base
         self.reason = ""
-        self.instruction = ""
         self.restarted()
+
+    def opened(self, wish: StreamWish) -> None:
+        """The engine has it now, as it was wished."""
+        self.wish = wish
+        self._instruction = wish.instruction
 
     def restarted(self) -> None:
         with self._lock:
@@ -109,8 +128,9 @@ class EngineStream:
         except UserError as error:
             self._refuse(f"{self.stream_id}: {error}")
             return
-        if message.instruction != self.instruction:
-            self._change_instruction(message.instruction)
+        if message.instruction != self._instruction:
+            self._instruction = message.instruction
+            self._follow_instruction()
         number = observation.stamp.observation_id
         with self._lock:
             if number < self._last_id:
@@ -126,13 +146,25 @@ class EngineStream:
         self.observations += 1
         self.reason = ""
 
-    def _change_instruction(self, instruction: str) -> None:
-        self.instruction = instruction
-        refused = self._engine.set_condition(
-            self.stream_id, {"instruction": instruction}, timeout_s=2.0
-        )
-        if isinstance(refused, Refused):
-            self._node.get_logger().warning(f"{self.stream_id}: instruction: {refused.reason}")
+    def _follow_instruction(self) -> None:
+        """Tell the engine the newest instruction, one change at a time so that none overtakes."""
+        if self._changing:
+            return
+        self._changing = True
+        sent = self._instruction
+
+        def changed(done: Future[Refused | None]) -> None:
+            self._changing = False
+            refused = done.result()
+            if refused is not None:
+                self._node.get_logger().warning(f"{self.stream_id}: instruction: {refused.reason}")
+            if self._instruction != sent:
+                self._follow_instruction()
+
+        change = {"instruction": sent}
+        self._apart(
+            lambda: self._engine.set_condition(self.stream_id, change, timeout_s=_CONDITION_S)
+        ).add_done_callback(changed)
 
     def _refuse(self, reason: str) -> None:
         self.refused += 1
@@ -147,7 +179,8 @@ class EngineStream:
         except UserError as error:
             self._refuse(f"{self.stream_id}: chunk {chunk.chunk_id}: {error}")
             return
-        clock = self._clock()
+        steady_s, ros_ns = self._node.both_clocks()
+        clock = SteadyToRos(ros_ns=ros_ns, steady_s=steady_s)
         newest = max(chunk.observations, key=lambda stamp: stamp.capture_newest_ns)
         age_s = (clock.ros_ns_at(chunk.exit_s) - newest.capture_newest_ns) / 1e9
         with self._lock:

@@ -204,6 +204,32 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
     assert chunks[-1].epoch > epoch
 
 
+def test_a_stream_that_opens_slowly_holds_up_nothing(ros: Any, small: Path) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    Robot(ros)
+    engine = ros.start("engine_node", f"checkpoint:={small}", "workers:=1", "devices:=1")
+    ros.wait(lambda: chunks, "chunks")
+    (worker,) = [
+        child
+        for child in psutil.Process(engine.pid).children(recursive=True)
+        if "worker" in " ".join(child.cmdline())
+    ]
+    ros.wait_for_diagnosis("engine_node: engine", "running")
+    said = ros.heard[DIAGNOSTICS.name]
+    worker.suspend()
+    said.clear()
+    opened = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right"))
+    during = len(said)
+    worker.resume()
+    assert not opened.admitted
+    assert "did not answer" in opened.reason
+    assert during >= 2
+    chunks.clear()
+    ros.wait(lambda: chunks, "chunks again")
+    again = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right"))
+    assert again.admitted, again.reason
+
+
 def test_a_clock_that_jumps_back_raises_the_epoch_and_a_paused_one_stalls_nothing(
     ros: Any, small: Path
 ) -> None:

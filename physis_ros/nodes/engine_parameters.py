@@ -1,0 +1,124 @@
+"""Parameters of engine_node, with ranges and units; their values are in
+config/engine_node.param.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_ros.interfaces import ACTION_CHUNK_DEADLINE_S, ACTION_CHUNK_LEASE_S
+from physis_ros.nodes.base import BaseParameters
+from physis_ros.params import param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParameters(BaseParameters):
+    checkpoint: str = param(
+        "physis_tiny_follow", description="Checkpoint: a path, or a name in checkpoints/"
+    )
+    partition: str = param(
+        "block",
+        description="How the stages are cut into virtual ranks",
+        choices=("sequential", "step", "block", "stage", "grouped"),
+    )
+    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
+    workers: int = param(
+        2,
+        description="Worker processes that share the devices; 0: all in the node's own process",
+        minimum=0,
+        maximum=1024,
+    )
+    device_kind: str = param("cpu", description="cpu, or cuda:N")
+    link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
+    threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
+    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
+    credits: int = param(
+        2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
+    )
+    start_timeout_s: float = param(
+        120.0,
+        description="Longest time until all workers are warm",
+        unit="s",
+        minimum=1.0,
+        maximum=3600.0,
+    )
+    stream_ids: tuple[str, ...] = param(("arm",), description="Streams (robots) opened at start")
+    stream_namespaces: tuple[str, ...] = param(
+        ("",), description="Namespace of each stream's topics, below the node's own"
+    )
+    period_s: float = param(
+        0.0,
+        description="Time between chunks (the SLO); 0: what the checkpoint was trained for",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    release: str = param(
+        "periodic",
+        description="When a chunk starts: once a period with the newest observation, or once for "
+        "each observation",
+        choices=("periodic", "on_observation"),
+    )
+    refresh: str = param(
+        "entry",
+        description="Whether conditioning is renewed at each denoising step",
+        choices=("entry", "every_step"),
+    )
+    seed: int = param(0, description="Seed of the noise", minimum=0)
+    max_age_s: float = param(
+        0.5,
+        description="An observation that entered longer ago than this starts no chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    max_action_age_s: float = param(
+        2.0,
+        description="Caps how long the pacer may hold a finished chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    expected_response_s: float = param(
+        0.1,
+        description="Response latency that deadlines assume before one was measured",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    margin_s: float = param(
+        0.02,
+        description="Added to the measured p99 of the response latency for deadlines",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    hold: bool = param(
+        False,
+        description="Hold chunks until their deadline; false: deliver at once (points carry their "
+        "own times)",
+    )
+    lookahead_initial_s: float = param(
+        0.15,
+        description="Capture to chunk exit that the model is told before it was measured",
+        unit="s",
+        minimum=0.0,
+        maximum=60.0,
+    )
+    lookahead_quantile: float = param(
+        0.9, description="Quantile of the measured ages that is told", minimum=0.01, maximum=0.99
+    )
+    deadline_s: float = param(
+        ACTION_CHUNK_DEADLINE_S,
+        description="DDS deadline offered on action_chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    lease_s: float = param(
+        ACTION_CHUNK_LEASE_S,
+        description="DDS liveliness lease offered on action_chunk",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
