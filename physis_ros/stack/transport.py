@@ -61,16 +61,11 @@ def with_transport(environ: Mapping[str, str], share: Path, *, shm: Path = SHM) 
     result = dict(environ)
     ours = {str(path) for path in (share / "config" / "fastdds").glob("*.xml")}
     if any(environ.get(name) in ours for name in PROFILE_VARIABLES):
-        if environ.get(_RANGE) == "SYSTEM_DEFAULT":
-            return result
         for name in PROFILE_VARIABLES:
             result.pop(name, None)
     chosen = profile(result, share, shm=shm)
     if chosen is not None and chosen.is_file():
         result[variable(environ)] = str(chosen)
-        if chosen.stem == "loopback":
-            # With LOCALHOST the middleware would add small transports on every interface.
-            result[_RANGE] = "SYSTEM_DEFAULT"
     return result
 
 

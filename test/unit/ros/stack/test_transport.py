@@ -27,9 +27,9 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_localhost_becomes_the_profile_that_binds_to_loopback_alone() -> None:
-    made = with_transport({RANGE: "LOCALHOST", "HOME": "/x"}, ROOT)
-    assert made == {RANGE: "SYSTEM_DEFAULT", "HOME": "/x", MODERN: LOOPBACK}
+def test_localhost_stays_and_gets_the_profile_for_this_machine_alone() -> None:
+    given = {RANGE: "LOCALHOST", "HOME": "/x"}
+    assert with_transport(given, ROOT) == {**given, MODERN: LOOPBACK}
 
 
 @pytest.mark.parametrize("given", [{}, {RANGE: ""}, {RANGE: "SUBNET"}])
