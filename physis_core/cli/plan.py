@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from physis_core.plan.config import read_plan
+from physis_core.plan.config import PlanConfig, read_plan
+from physis_core.plan.even_split import compare
 from physis_core.plan.fields import read_file
 from physis_core.plan.report import plan_report
 from physis_core.types import UserError
@@ -21,6 +23,11 @@ SUMMARY = "from an SLO and a pool of devices to a deployment, its capacity and i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="YAML: pool, models, streams (config/plan)")
     parser.add_argument("--pareto", action="store_true", help="show the whole Pareto front")
+    parser.add_argument(
+        "--even-split",
+        action="store_true",
+        help="per model, the most verified streams on the pool: equal groups against joint",
+    )
     parser.add_argument("--rows", type=int, default=24, help="most rows of each table (0: all)")
     parser.add_argument("--plot", type=Path, help="write the tables as a picture there")
 
@@ -35,8 +42,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     # What to simulate stands in the same file, and is read by `physis simulate`.
     fields.raw("simulate", None)
     fields.finish()
-    report = plan_report(config, front=args.pareto)
     console = Console()
+    if args.even_split:
+        return _even_split(config, console)
+    report = plan_report(config, front=args.pareto)
     for name, model in report["models"].items():
         _print_model(name, model, args.rows, console)
     if config.streams:
@@ -47,6 +56,26 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         plot_tables(report["models"], args.plot)
         console.print(f"picture: {args.plot}")
     return {"ok": True, **report}
+
+
+def _even_split(config: PlanConfig, console: Console) -> dict[str, Any]:
+    table = Table(title=f"most verified streams on {config.pool.devices} devices")
+    for heading in ("model", "SLO", "even split", "devices a group", "joint", "joint / even"):
+        table.add_column(heading, justify="left" if heading in ("model", "SLO") else "right")
+    rows = []
+    slos = {group.model: group.slo for group in config.streams}
+    for name, profile in config.models.items():
+        if name not in slos:
+            raise UserError("streams", name, "this model needs a stream that states its SLO")
+        found = compare(replace(profile, name=name), config.pool, slos[name], config.policy)
+        rows.append({**asdict(found), "ratio": found.ratio})
+        period = f"{slos[name].period_s * 1e3:g} ms"
+        ratio = f"{found.ratio:.2f}"
+        table.add_row(
+            name, period, str(found.even), str(found.even_devices), str(found.joint), ratio
+        )
+    console.print(table)
+    return {"ok": True, "even_split": rows}
 
 
 def _print_model(name: str, model: Mapping[str, Any], rows: int, console: Console) -> None:

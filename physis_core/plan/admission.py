@@ -74,6 +74,7 @@ class Policy:
     stop_at_refusal: bool = False
     fit: Fit = "best"
     forming: float = 1.0
+    eager_batching: bool = False
 
 
 @dataclass(slots=True)
@@ -223,6 +224,7 @@ class Admission:
             self.pool,
             shared_stretch=1.0 + self.policy.shared_overhead,
             periods=self.policy.verify_periods,
+            eager_batching=self.policy.eager_batching,
         )
 
     def _no_grouping(self, request: StreamRequest) -> Refused:

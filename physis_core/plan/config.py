@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from physis_core.plan.admission import Policy, StreamRequest
@@ -117,8 +117,12 @@ def _read_model(
     else:
         if device is None:
             raise UserError("device", None, f"is needed to compute {fields.name('backbone')}")
+        backbone = BACKBONES[fields.text("backbone", choices=tuple(BACKBONES))]
+        tokens = fields.integer("tokens_per_latent", backbone.tokens_per_latent, least=1)
+        if tokens != backbone.tokens_per_latent:
+            backbone = replace(backbone, tokens_per_latent=tokens, note="tokens as given")
         profile = analytic_profile(
-            BACKBONES[fields.text("backbone", choices=tuple(BACKBONES))],
+            backbone,
             device,
             steps=fields.integer("steps", 4, least=1, most=64),
             latents_per_chunk=fields.integer("latents_per_chunk", 1, least=1),
@@ -146,6 +150,8 @@ def _read_policy(fields: Fields) -> Policy:
         most_devices=fields.integer("most_devices_per_stream", 24, least=1),
         shared_overhead=fields.number("shared_overhead", 0.0, least=0.0),
         shared_bytes=fields.number("shared_memory_gib", 0.0, least=0.0) * 2**30,
+        fit=fields.text("fit", "best", choices=("best", "spread")),  # type: ignore[arg-type]
+        eager_batching=fields.boolean("eager_batching", False),
         verify=fields.boolean("verify", True),
     )
     fields.finish()

@@ -19,6 +19,7 @@ from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
 from physis_core.sim.arrivals import stream_of
+from physis_core.sim.coarse import component
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
@@ -66,14 +67,18 @@ def compare(
         attempts=2 * policy.groupings + 2,
     )
     placed = list(admission.admitted.values())
-    count = _most_verified(admission, placed, periods, noise, seed)
-    shapes: dict[str, None] = {one.plan.shape: None for one in placed[:count]}
+    kept = [
+        one
+        for part in _components(placed)
+        for one in part[: _most_verified(admission, part, periods, noise, seed)]
+    ]
+    shapes: dict[str, None] = {one.plan.shape: None for one in kept}
     return Comparison(
         model=profile.name,
         even=even,
         even_devices=size,
         even_shape=shape,
-        joint=count,
+        joint=len(kept),
         joint_placed=len(placed),
         joint_shapes=tuple(shapes),
     )
@@ -101,6 +106,19 @@ def _even(
             if _kept([stream_of(one, admission)], admission, periods, noise, seed, 1.0):
                 return pool.devices // size, size, plan.shape
     return 0, 0, ""
+
+
+def _components(placed: Sequence[Admitted]) -> list[list[Admitted]]:
+    """Streams that share devices, directly or not; nothing passes between the parts."""
+    by_id = {one.request.stream_id: one for one in placed}
+    parts = []
+    while by_id:
+        streams = [one.placed for one in by_id.values()]
+        found = component(streams, streams[0].stream_id)
+        names = {stream.stream_id for stream in found}
+        parts.append([one for name, one in by_id.items() if name in names])
+        by_id = {name: one for name, one in by_id.items() if name not in names}
+    return parts
 
 
 def _most_verified(
@@ -159,6 +177,7 @@ def _kept(
             streams=tuple(replace(s, first_responses=settle) for s in streams),
             end_s=warmup_s + periods * period_s,
             max_batch=admission.policy.max_batch,
+            eager_batching=admission.policy.eager_batching,
             noise=noise,
             seed=seed,
             record_tasks=0,

@@ -81,6 +81,7 @@ def decide(
     max_batch: int,
     expected: Mapping[int, float] | None = None,
     low_priority_max_batch: int | None = None,
+    eager: bool = False,
 ) -> Decision:
     """Next batch of one device, or a time to wait until.
 
@@ -91,6 +92,8 @@ def decide(
         expected: block -> time at which the next task of that block is expected to arrive here.
         low_priority_max_batch: set while the engine is overloaded. Tasks of less than the highest
             ready priority then batch at most this many, and do not join a more important one's.
+        eager: batch whenever that costs the device less and nobody a deadline, even where it only
+            holds everybody back (see docs/decisions/batching-under-slack.md).
 
     Two tasks of one (stream, stage) are never in one batch: the later chunk reads the KV that the
     earlier one writes. A late task runs too; being late already, it is not protected against longer
@@ -114,7 +117,7 @@ def decide(
         floor = head.priority
         if head.priority < max(task.priority for task in ready):
             limit = min(limit, low_priority_max_batch)
-    batch = _grow(queue, costs, now_s, limit, floor)
+    batch = _grow(queue, costs, now_s, limit, floor, eager)
     if expected is not None and len(batch) == len(ready) and len(batch) < limit:
         arrival_s = expected.get(head.block)
         if arrival_s is not None:
@@ -166,6 +169,7 @@ def _grow(
     now_s: float,
     max_batch: int,
     priority_floor: int | None,
+    eager: bool,
 ) -> tuple[ReadyTask, ...]:
     """The batch of the head's block with the lowest cost per task among those that harm nobody.
 
@@ -199,7 +203,7 @@ def _grow(
     taken: set[tuple[int, int]] = set()
     alone: dict[int, float] = {}
     elapsed_s = now_s
-    pressed = queue[0][4] == _INF
+    pressed = eager or queue[0][4] == _INF
     for _, _, _, _, latest_s, task in queue:
         cost_s = alone.get(task.block)
         if cost_s is None:

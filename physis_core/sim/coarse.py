@@ -101,6 +101,7 @@ def keeps_slo(
     stretch: float = 1.0,
     shared_stretch: float = 1.0,
     periods: int = 2,
+    eager_batching: bool = False,
 ) -> Verdict:
     """Simulate these streams at p99 costs and see whether each keeps its period and response bound.
 
@@ -157,6 +158,7 @@ def keeps_slo(
             streams=tuple(specs),
             end_s=fill_s + periods * longest_s,
             max_batch=run_costs.max_batch,
+            eager_batching=eager_batching,
             record_tasks=0,
         )
     )

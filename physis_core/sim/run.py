@@ -31,6 +31,7 @@ def simulate(plan: PlanConfig, config: SimConfig, *, record_tasks: int = 1 << 20
             streams=(),
             end_s=config.seconds,
             max_batch=plan.policy.max_batch,
+            eager_batching=plan.policy.eager_batching,
             boundary_credits=config.boundary_credits,
             noise=config.noise,
             stalls=config.stalls,

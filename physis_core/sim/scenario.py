@@ -82,6 +82,7 @@ class Scenario:
     end_s: float
     max_batch: int = 16
     boundary_credits: int = 2
+    eager_batching: bool = False
     noise: NoiseSpec = field(default_factory=NoiseSpec)
     stalls: tuple[Stall, ...] = ()
     per_batch_s: float = 0.0

@@ -278,6 +278,7 @@ class Simulator:
             now_s,
             max_batch=scenario.max_batch,
             low_priority_max_batch=self._small,
+            eager=scenario.eager_batching,
         )
         if type(decision) is WaitUntil:
             self._push(decision.time_s, _WAKE, device)
