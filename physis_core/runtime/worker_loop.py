@@ -174,7 +174,9 @@ class WorkerLoop:
             if device.noise is not None:
                 seconds *= device.noise.factor(first.seq, first.stage)
             device.running = tuple(tasks)
-            device.started_s = _device_start_s(device, tasks)
+            device.started_s = max(
+                _device_start_s(device, tasks), self._stalled.get(device.index, 0.0)
+            )
             device.ends_s = device.started_s + seconds
             self._arm(device, device.ends_s)
             return
