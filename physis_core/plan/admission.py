@@ -60,7 +60,7 @@ class Policy:
     """
 
     max_batch: int = 16
-    margin: float = 0.05
+    margin: float = 0.15
     shared_overhead: float = 0.0
     shared_bytes: float = 0.0
     groupings: int = 8

@@ -146,7 +146,7 @@ def _read_stream(fields: Fields, models: dict[str, ModelProfile]) -> StreamGroup
 def _read_policy(fields: Fields) -> Policy:
     policy = Policy(
         max_batch=fields.integer("max_batch", 16, least=1, most=64),
-        margin=fields.number("margin", 0.05, least=0.0, most=0.9),
+        margin=fields.number("margin", 0.15, least=0.0, most=0.9),
         most_devices=fields.integer("most_devices_per_stream", 24, least=1),
         shared_overhead=fields.number("shared_overhead", 0.0, least=0.0),
         shared_bytes=fields.number("shared_memory_gib", 0.0, least=0.0) * 2**30,

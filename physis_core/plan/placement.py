@@ -85,7 +85,7 @@ class Placement:
         models: Mapping[str, ModelProfile],
         *,
         max_batch: int = 16,
-        margin: float = 0.05,
+        margin: float = 0.15,
         shared_overhead: float = 0.0,
         shared_bytes: float = 0.0,
         forming: float = 1.0,
