@@ -22,10 +22,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.runtime.control import Channel, Message, Wake
 from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.host_clock import Exchange, HostClock, clock_error_s
 from physis_core.runtime.worker import Orders, build_loop
 from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
 
+_CLOCK_QUESTIONS = 8
 OnMessage = Callable[[int, Message], None]
 """(worker, message), called in whatever thread received it. `dead` is made here when a worker
 ends.
@@ -66,7 +68,7 @@ class ThreadCluster:
 
     def start(self, timeout_s: float) -> list[Message]:
         self._loop, ready = build_loop(
-            self._deployment, 0, lambda message: self._on_message(0, message)
+            self._deployment, 0, lambda message: self._on_message(0, message), HostClock()
         )
         self._thread = threading.Thread(target=self._run, name="physis-worker", daemon=True)
         self._thread.start()
@@ -239,6 +241,9 @@ class ProcessCluster:
             channel.close()
             return
         worker: int = hello.fields["worker"]
+        if not _set_clock(channel):
+            channel.close()
+            return
         with self._lock:
             self._channels[worker] = channel
         stopped = False
@@ -306,6 +311,21 @@ class ProcessCluster:
         if self._listener is not None:
             self._listener.close()
         self._store = None
+
+
+def _set_clock(channel: Channel) -> bool:
+    """Tell a new worker how far its steady clock is ahead of ours. False: it went away."""
+    exchanges = []
+    for _ in range(_CLOCK_QUESTIONS):
+        asked_s = time.monotonic()
+        channel.send(Message("ping", {}))
+        answer = channel.receive()
+        if answer is None or answer.kind != "pong":
+            return False
+        exchanges.append(
+            Exchange(asked_s=asked_s, remote_s=answer.fields["now_s"], heard_s=time.monotonic())
+        )
+    return channel.send(Message("clock", {"shift_s": clock_error_s(exchanges)}))
 
 
 def make_cluster(deployment: Deployment, on_message: OnMessage) -> Cluster:

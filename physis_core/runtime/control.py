@@ -27,9 +27,10 @@ _LENGTH = struct.Struct("<I")
 class Message:
     """`kind` says what is asked or told; `fields` is JSON; `arrays` are named and travel as bytes.
 
-    Front to worker: open, condition, restart, close, release, observe, stats, ping, stall, stop.
-    Worker to front: ready, done (answers one request), taken, exit, retired, failed, stats, pong,
-    edge_lost, fatal.
+    Front to worker: ping, clock, open, condition, restart, close, release, observe, stats,
+    overload, stall, stop.
+    Worker to front: hello, pong, ready, fatal, done (answers one request), exit, retired, failed,
+    stats, edge_lost, stopped.
     """
 
     kind: str

@@ -16,6 +16,7 @@ from physis_core.runtime.cluster import Cluster
 from physis_core.runtime.control import Message
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.events import EngineEvent, EventKind
+from physis_core.runtime.host_clock import ClockWatch, Exchange
 from physis_core.runtime.injector import ReleaseChunk, SkipRelease
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadDetector, OverloadState
@@ -71,6 +72,7 @@ class Front:
         self._requests = Requests()
         self._overload = OverloadDetector()
         self._lost_workers: set[int] = set()
+        self._clock_watches: dict[int, ClockWatch] = {}
         self._abandoned: list[StreamConfig] = []
 
     @property
@@ -170,6 +172,8 @@ class Front:
     def take(self, worker: int, message: Message) -> None:
         fields = message.fields
         if message.kind in ("done", "stats"):
+            if message.kind == "stats":
+                self._watch_clock(worker, fields)
             self._requests.answer(worker, message)
         elif message.kind in ("exit", "retired", "failed"):
             stream = self._by_handle.get(fields["stream"])
@@ -338,11 +342,21 @@ class Front:
     ) -> None:
         workers = self._cluster.alive()
         number = self._requests.new(set(workers), finish)
+        fields = {**fields, "asked_s": self._clock.now_s()}
         for worker in workers:
             self._cluster.send(worker, Message(kind, {**fields, "request": number}))
 
     def _broadcast(self, kind: str, fields: dict[str, Any]) -> None:
         self.ask(kind, fields, lambda _: None)
+
+    def _watch_clock(self, worker: int, fields: Mapping[str, Any]) -> None:
+        exchange = Exchange(
+            asked_s=fields["asked_s"], remote_s=fields["now_s"], heard_s=self._clock.now_s()
+        )
+        watch = self._clock_watches.setdefault(worker, ClockWatch())
+        error_s = watch.add(exchange)
+        if error_s:
+            self._cluster.send(worker, Message("clock", {"shift_s": error_s}))
 
     def _lose_worker(self, worker: int, reason: str) -> None:
         self._lost_workers.add(worker)

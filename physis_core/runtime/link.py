@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -155,7 +154,6 @@ class GlooSender:
         if self._lost:
             return
         buffer, view = self._free.pop() if self._free else self._new_buffer()
-        chunk.sent_s = time.monotonic()
         pack_into(view, chunk, stage)
         if self._layout is not None:
             for place, part in zip(self._layout.views(buffer, stage), chunk.payload, strict=True):

@@ -30,6 +30,7 @@ from physis_core.model.loading import load_spec
 from physis_core.runtime.control import Channel, Message
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.link import (
     Credit,
     GlooReceiver,
@@ -76,14 +77,14 @@ class Orders:
 
 
 def build_loop(
-    deployment: Deployment, worker: int, reply: Callable[[Message], None]
+    deployment: Deployment, worker: int, reply: Callable[[Message], None], clock: HostClock
 ) -> tuple[WorkerLoop, Message]:
     """A loop with its devices warm, links not yet made, and the `ready` message to send after
     them.
     """
     start_s = time.monotonic()
     devices, measured = build_devices(deployment, worker)
-    loop = WorkerLoop(deployment, devices, reply=reply)
+    loop = WorkerLoop(deployment, devices, reply=reply, clock=clock)
     ready = Message(
         "ready",
         {
@@ -173,8 +174,13 @@ def serve(orders: Orders) -> None:
     connection = Client((orders.control_host, orders.control_port), authkey=orders.key)
     channel = Channel(connection)
     channel.send(Message("hello", {"worker": orders.worker, "pid": os.getpid()}))
+    clock = HostClock()
+    if not _agree_on_time(channel, clock):
+        return
     try:
-        loop, ready = build_loop(orders.deployment, orders.worker, lambda m: _tell(channel, m))
+        loop, ready = build_loop(
+            orders.deployment, orders.worker, lambda m: _tell(channel, m), clock
+        )
         store = TCPStore(orders.store_host, orders.store_port, None, False)
         make_links(orders, loop, store)
     except UserError as error:
@@ -195,6 +201,19 @@ def serve(orders: Orders) -> None:
         receiver.close()
     channel.send(Message("stopped", {"worker": orders.worker}))
     channel.close()
+
+
+def _agree_on_time(channel: Channel, clock: HostClock) -> bool:
+    """Answer the front's questions until it says what our clock's error is. False: it went away."""
+    while True:
+        message = channel.receive()
+        if message is None:
+            return False
+        if message.kind == "clock":
+            clock.shift(message.fields["shift_s"])
+            return True
+        assert message.kind == "ping", message.kind
+        channel.send(Message("pong", {"now_s": clock.now_s()}))
 
 
 def _tell(channel: Channel, message: Message) -> None:

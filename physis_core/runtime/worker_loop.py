@@ -9,7 +9,6 @@ next event.
 from __future__ import annotations
 
 import heapq
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.device import Device
 from physis_core.runtime.dispatch import RunBatch, WaitUntil, decide
 from physis_core.runtime.envelope import InFlight
+from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.link import Credit, LinkReceiver, LinkSender
 from physis_core.runtime.stages import StageSlot, StreamSide
 from physis_core.runtime.worker_streams import WorkerStreams
@@ -39,6 +39,7 @@ class WorkerLoop:
     """Args:
     devices: by index, only this worker's.
     reply: called in the loop's thread with what the front should know.
+    clock: gives the front's time.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class WorkerLoop:
         devices: dict[int, Device],
         *,
         reply: Callable[[Message], None],
+        clock: HostClock,
     ) -> None:
+        self._clock = clock
         self.deployment = deployment
         self.devices = devices
         self.inbox: deque[tuple[str, Any]] = deque()
@@ -84,7 +87,7 @@ class WorkerLoop:
         """Until a `stop` message."""
         inbox = self.inbox
         timers = self._timers
-        clock = time.monotonic
+        clock = self._clock.now_s
         sleep_precisely()
         while not self._stop:
             for _ in range(_MESSAGES_A_TURN):
@@ -214,7 +217,7 @@ class WorkerLoop:
             device.launched = device.executor.launched()
             self._launched.append(device)
             return
-        self._computed(device, tasks, start_s, time.monotonic())
+        self._computed(device, tasks, start_s, self._clock.now_s())
 
     def _computed(self, device: Device, tasks: Sequence[Any], start_s: float, end_s: float) -> None:
         if device.learned is not None:
@@ -258,6 +261,7 @@ class WorkerLoop:
             came_s = task.sent_s
             if slot.link is not None:
                 # First of all: the next device waits for it.
+                task.sent_s = self._clock.now_s()
                 slot.link.send(task, slot.stage + 1)
             add(
                 task.stream,
@@ -345,10 +349,10 @@ class WorkerLoop:
         if side is None or chunk.epoch < side.epoch:
             self.late_dropped += 1
             return
-        self._enqueue(chunk, side.slots[chunk.stage], time.monotonic())
+        self._enqueue(chunk, side.slots[chunk.stage], self._clock.now_s())
 
     def _take_credits(self, credits: Sequence[Credit]) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         for stream, epoch, stage in credits:
             side = self._sides.get(stream)
             if side is None or side.epoch != epoch:
@@ -376,12 +380,12 @@ class WorkerLoop:
             self._answer(fields, lambda: self._streams.close(fields["stream"]))
         elif message.kind == "stats":
             self._reply(self._stats(fields))
-        elif message.kind == "ping":
-            self._reply(Message("pong", {**fields, "now_s": time.monotonic()}))
+        elif message.kind == "clock":
+            self._clock.shift(fields["shift_s"])
         elif message.kind == "overload":
             self._small_batches = fields["low_priority_max_batch"]
         elif message.kind == "stall":
-            self._stalled[fields["device"]] = time.monotonic() + fields["seconds"]
+            self._stalled[fields["device"]] = self._clock.now_s() + fields["seconds"]
         else:
             assert message.kind == "stop", message.kind
             self._stop = True
@@ -400,7 +404,7 @@ class WorkerLoop:
         if side is None or side.epoch != fields["epoch"]:
             self.late_dropped += 1
             return
-        now_s = time.monotonic()
+        now_s = self._clock.now_s()
         slot = side.slots[0]
         chunk = InFlight(
             stream=side.handle,
@@ -440,6 +444,8 @@ class WorkerLoop:
                 queues[key] = queues.get(key, 0) + len(slot.fifo)
         answer: dict[str, Any] = {
             "request": fields["request"],
+            "asked_s": fields["asked_s"],
+            "now_s": self._clock.now_s(),
             "queues": queues,
             "late_dropped": self.late_dropped,
         }
