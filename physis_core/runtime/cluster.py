@@ -23,7 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from physis_core.runtime.control import Channel, Message, Wake
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.host_clock import Exchange, HostClock, clock_error_s
-from physis_core.runtime.worker import Orders, build_loop
+from physis_core.runtime.worker import Orders, build_loop, shared_key
 from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
 
@@ -99,31 +99,14 @@ class ThreadCluster:
 
 
 class ProcessCluster:
-    """Worker processes.
+    """Worker processes: children of this one, or started elsewhere (`Deployment.workers_from`)."""
 
-    Args:
-        spawn: start them here as children; False waits for workers that torchrun starts.
-        host: address that workers reach this process by, and that their links bind to.
-        store_port: 0 takes a free one.
-        key: shared by front and workers; a fresh random one where this process starts them itself.
-    """
-
-    def __init__(
-        self,
-        deployment: Deployment,
-        on_message: OnMessage,
-        *,
-        spawn: bool = True,
-        host: str = "127.0.0.1",
-        store_port: int = 0,
-        key: bytes | None = None,
-    ) -> None:
+    def __init__(self, deployment: Deployment, on_message: OnMessage) -> None:
         self._deployment = deployment
         self._on_message = on_message
-        self._spawn = spawn
-        self._host = host
-        self._store_port = store_port
-        self._key = key if key is not None else secrets.token_bytes(32)
+        self._spawn = deployment.workers_from == "spawn"
+        self._host = deployment.front_host
+        self._key = secrets.token_bytes(32) if self._spawn else shared_key(os.environ)
         self._store: TCPStore | None = None
         self._listener: Listener | None = None
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -147,10 +130,13 @@ class ProcessCluster:
 
     def _start(self, timeout_s: float) -> None:
         try:
-            self._store = TCPStore(self._host, self._store_port, None, True, wait_for_workers=False)
+            self._store = TCPStore(
+                self._host, self._deployment.front_port, None, True, wait_for_workers=False
+            )
         except RuntimeError as error:
             # The store is at hand only under torch's own exception type, a RuntimeError.
-            raise UserError("store_port", self._store_port, f"cannot listen ({error})") from None
+            first = str(error).splitlines()[0]
+            raise UserError("front_port", self._deployment.front_port, first) from None
         self._listener = Listener((self._host, 0), backlog=64, authkey=self._key)
         control_port = self._listener.address[1]
         assert isinstance(control_port, int)

@@ -19,6 +19,7 @@ from physis_core.runtime.emulation import Emulation
 from physis_core.types import StageGraph, UserError
 
 LinkKind = Literal["gloo", "nccl"]
+WorkersFrom = Literal["spawn", "elsewhere"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,10 @@ class Route:
 class Deployment:
     """Args:
     workers: processes; 0 runs every device in one thread of the front's own process.
+    workers_from: `spawn` starts them here as children; `elsewhere` waits for workers that torchrun
+        starts, on this host or others, with the shared key in PHYSIS_KEY on both sides.
+    front_host, front_port: where the front's store listens; every worker must reach the host. Port
+        0 takes a free one.
     link: transport between workers.
     credits: chunks of one stream that may wait between two neighbouring stages on different
     devices. max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
@@ -73,6 +78,9 @@ class Deployment:
     devices: tuple[DeviceSpec, ...]
     routes: tuple[Route, ...]
     workers: int = 0
+    workers_from: WorkersFrom = "spawn"
+    front_host: str = "127.0.0.1"
+    front_port: int = 0
     link: LinkKind = "gloo"
     credits: int = 2
     max_batch: int = 1
@@ -88,6 +96,14 @@ class Deployment:
             raise UserError("routes", self.routes, "needs at least one")
         if self.link not in get_args(LinkKind):
             raise UserError("link", self.link, f"one of {', '.join(get_args(LinkKind))}")
+        if self.workers_from not in get_args(WorkersFrom):
+            raise UserError(
+                "workers_from", self.workers_from, f"one of {', '.join(get_args(WorkersFrom))}"
+            )
+        if self.workers_from == "elsewhere" and self.workers < 1:
+            raise UserError("workers", self.workers, "workers from elsewhere are at least 1")
+        if not 0 <= self.front_port < 65536:
+            raise UserError("front_port", self.front_port, "must be in 0..65535")
         for name in ("credits", "max_batch", "threads"):
             if getattr(self, name) < 1:
                 raise UserError(name, getattr(self, name), "must be at least 1")

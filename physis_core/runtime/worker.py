@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Client
 from typing import Any
@@ -45,6 +45,7 @@ from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
 
 _PR_SET_PDEATHSIG = 1
+_SHORTEST_KEY_BYTES = 16
 _SWITCH_S = 2e-4
 """A receiving thread must not wait Python's usual 5 ms for a busy loop to let it run."""
 
@@ -233,6 +234,27 @@ def _read(channel: Channel, loop: WorkerLoop) -> None:
     os._exit(1)
 
 
+def shared_key(environment: Mapping[str, str]) -> bytes:
+    """What front and workers know each other by, where one does not start the other.
+
+    Raises:
+        UserError: PHYSIS_KEY is missing, or is not at least 16 bytes in hexadecimal.
+    """
+    text = environment.get("PHYSIS_KEY", "")
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) < _SHORTEST_KEY_BYTES:
+        # The value is a secret: it is not repeated.
+        raise UserError(
+            "PHYSIS_KEY",
+            "...",
+            f"must hold at least {2 * _SHORTEST_KEY_BYTES} hexadecimal digits, the same everywhere",
+        )
+    return key
+
+
 def die_with_parent() -> None:
     """Ask the kernel to end this process when the one that started it ends, however it ends."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -244,9 +266,9 @@ def _orders_of_torchrun(front: str) -> Orders:
     host, _, port = front.rpartition(":")
     if not host or not port.isdigit():
         raise UserError("--front", front, "must be HOST:PORT")
-    for name in ("RANK", "PHYSIS_KEY"):
-        if name not in os.environ:
-            raise UserError(name, None, "must be in the environment of a worker")
+    key = shared_key(os.environ)
+    if not os.environ.get("RANK", "").isdigit():
+        raise UserError("RANK", os.environ.get("RANK"), "must number the worker, as torchrun does")
     store = TCPStore(host, int(port), None, False)
     shared: dict[str, Any] = json.loads(store.get("physis/cluster").decode())
     return Orders(
@@ -256,7 +278,7 @@ def _orders_of_torchrun(front: str) -> Orders:
         store_port=int(port),
         control_host=host,
         control_port=shared["control_port"],
-        key=bytes.fromhex(os.environ["PHYSIS_KEY"]),
+        key=key,
         link_host=os.environ.get("PHYSIS_LINK_HOST", "127.0.0.1"),
     )
 
