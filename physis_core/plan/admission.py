@@ -8,73 +8,21 @@ device, and the nearest period or device count that would fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from physis_core.plan.cost import RankCost
 from physis_core.plan.grouping import Plan, Planner
-from physis_core.plan.placement import Fit, Placement, RankDemand, Shortage
+from physis_core.plan.partition import Partition
+from physis_core.plan.placement import Placement, RankDemand, Shortage
 from physis_core.plan.profile import ModelProfile
+from physis_core.plan.requests import Admitted, Policy, StreamRequest
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
-from physis_core.sim.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
+from physis_core.sim.coarse import RunCosts, Verdict, component, keeps_slo
 from physis_core.types import Refused, UserError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRequest:
-    """What a stream asks for. A larger `priority` is more important."""
-
-    stream_id: str
-    model: str
-    slo: Slo
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """A stream with its grouping and its place: `devices[r]` runs rank r."""
-
-    request: StreamRequest
-    plan: Plan
-    devices: tuple[int, ...]
-
-    @property
-    def placed(self) -> PlacedStream:
-        return PlacedStream(
-            stream_id=self.request.stream_id,
-            model=self.request.model,
-            device_of=tuple(self.devices[r] for r in self.plan.partition.rank_of),
-            period_s=self.request.slo.period_s,
-            priority=self.request.priority,
-            max_response_s=self.request.slo.max_response_s,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How careful admission is.
-
-    `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
-    stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
-    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`, `forming`: see `Placement`.
-    """
-
-    max_batch: int = 16
-    margin: float = 0.15
-    shared_overhead: float = 0.0
-    shared_bytes: float = 0.0
-    groupings: int = 8
-    most_devices: int = 24
-    discrepancies: int = 2
-    nodes: int = 200
-    verify: bool = True
-    advise: bool = True
-    verify_periods: int = 2
-    verifications: int = 2
-    stop_at_refusal: bool = False
-    fit: Fit = "best"
-    forming: float = 1.0
-    eager_batching: bool = False
+__all__ = ["Admission", "Admitted", "Policy", "StreamRequest"]
 
 
 @dataclass(slots=True)
@@ -156,6 +104,38 @@ class Admission:
                 self._enter(admitted, demands)
                 return admitted
         return self._refuse(request, shortage, verdict)
+
+    def request_at(
+        self, request: StreamRequest, partition: Partition, devices: Sequence[int]
+    ) -> Admitted | Refused:
+        """Admit the stream with this partition on these very devices, or say why not."""
+        plan = self._planners[request.model].evaluate(partition, "given")
+        period_s = request.slo.period_s
+        if plan.interval_s > period_s * (1.0 - self.policy.margin):
+            least_s = plan.interval_s / (1.0 - self.policy.margin)
+            return Refused(
+                reason=f"the route's slowest rank takes {plan.interval_s * 1e3:.4g} ms (p99)",
+                short_resource="time",
+                device=f"device {devices[self._slowest(request.model, plan)]}",
+                nearest=f"period {least_s * 1e3:.4g} ms",
+            )
+        demands = self.placement.demands(request.model, partition, period_s)
+        self.placement.add(request.stream_id, demands, devices)
+        shortage = self.placement.over(set(devices))
+        admitted = Admitted(request=request, plan=plan, devices=tuple(devices))
+        verdict = self._verify(admitted) if shortage is None else None
+        if shortage is None and (verdict is None or verdict.kept):
+            self.placement.remove(request.stream_id)
+            self._enter(admitted, demands)
+            return admitted
+        self.placement.remove(request.stream_id)
+        return self._refuse(request, shortage, verdict)
+
+    def _slowest(self, model: str, plan: Plan) -> int:
+        """Rank that sets the interval."""
+        cost = RankCost(self.models[model], self.policy.max_batch)
+        stages = [plan.partition.stages_of(r) for r in range(plan.partition.ranks)]
+        return max(range(len(stages)), key=lambda r: cost.rank_s(stages[r], p99=True))
 
     def leave(self, stream_id: str) -> None:
         """The stream is gone; what it held is free.
@@ -271,7 +251,8 @@ class Admission:
         else:
             reason = f"time is short by {100 * shortage.missing:.1f}% of the device"
         return Refused(
-            reason=f"{reason} on device {shortage.device} for rank {shortage.rank}",
+            reason=f"{reason} on device {shortage.device}"
+            + (f" for rank {shortage.rank}" if shortage.rank >= 0 else ""),
             short_resource=shortage.resource,
             device=f"device {shortage.device}",
             nearest=nearest,
@@ -297,11 +278,13 @@ class Admission:
         now.
         """
         groupings = self.groupings(request.model, request.slo)
+        if not groupings:
+            return None
         most = min(plan.devices for plan in groupings)
         for more in range(1, most + 1):
             if self._places(request, self.placement.widened(more)):
                 return more
-        return most if math.isfinite(most) else None
+        return most
 
     def _places(self, request: StreamRequest, placement: Placement) -> bool:
         for plan in self.groupings(request.model, request.slo)[:3]:

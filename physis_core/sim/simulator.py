@@ -11,126 +11,22 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from physis_core.clock import VirtualClock
 from physis_core.observe.recorder import TaskLog
 from physis_core.plan.topology import LinkSpec
-from physis_core.runtime.dispatch import CostTable, ReadyTask, RunBatch, WaitUntil, decide
+from physis_core.runtime.dispatch import CostTable, RunBatch, WaitUntil, decide
 from physis_core.runtime.injector import Injector, InjectorConfig, ReleaseChunk, SkipRelease
 from physis_core.runtime.overload import OverloadDetector, OverloadState
 from physis_core.runtime.pacer import Pacer, PacerConfig
 from physis_core.sim.noise import Noise
+from physis_core.sim.pipeline import Chunk, Device, OpenStream, Slot, lay_out
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.trace import ChunkTrace, EdgeTrace, StreamTrace
 
 _DONE, _ARRIVE, _CREDIT, _POLL, _WAKE, _CALL = range(6)
-
-
-class _Slot:
-    """One (stream, stage): its queue, and where a chunk comes from and goes to."""
-
-    __slots__ = (
-        "block",
-        "bounded",
-        "credits",
-        "device",
-        "edge",
-        "fifo",
-        "gate",
-        "next",
-        "next_seq",
-        "remaining_s",
-        "run",
-        "source",
-        "stage",
-        "step",
-    )
-
-    def __init__(self, run: _Run, device: _Device, stage: int, step: int, block: int) -> None:
-        self.run = run
-        self.device = device
-        self.stage = stage
-        self.step = step
-        self.block = block
-        self.fifo: deque[_Chunk] = deque()
-        self.next_seq = 0
-        self.credits = 0
-        self.bounded = False
-        self.gate: _Slot | None = None
-        self.next: _Slot | None = None
-        self.source: _Slot | None = None
-        self.edge: EdgeTrace | None = None
-        self.remaining_s = 0.0
-
-
-class _Chunk(ReadyTask):
-    """A chunk on its way; its own ready task, as in the worker."""
-
-    __slots__ = ("chunk_id", "release_s", "sent_s", "slot")
-
-    slot: _Slot
-    chunk_id: int
-    release_s: float
-    sent_s: float
-
-
-class _Device:
-    __slots__ = (
-        "batches",
-        "busy_s",
-        "dirty",
-        "ends_s",
-        "index",
-        "running",
-        "stalled_until_s",
-        "started_s",
-        "waiting",
-    )
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.waiting: list[_Slot] = []
-        self.running: tuple[_Chunk, ...] = ()
-        self.started_s = 0.0
-        self.ends_s = 0.0
-        self.stalled_until_s = -1.0
-        self.dirty = False
-        self.batches = 0
-        self.busy_s = 0.0
-
-
-class _Run:
-    """One open stream."""
-
-    __slots__ = (
-        "closing",
-        "handle",
-        "injector",
-        "pacer",
-        "poll_s",
-        "seq",
-        "slots",
-        "spec",
-        "starved",
-        "trace",
-    )
-
-    def __init__(
-        self, spec: SimStream, handle: int, injector: Injector[float], pacer: Pacer
-    ) -> None:
-        self.spec = spec
-        self.handle = handle
-        self.injector = injector
-        self.pacer = pacer
-        self.slots: list[_Slot] = []
-        self.seq = 0
-        self.poll_s = math.inf
-        self.starved = False
-        self.closing = False
-        self.trace = StreamTrace(spec, handle, pacer)
 
 
 class Simulator:
@@ -143,7 +39,7 @@ class Simulator:
         self.scenario = scenario
         self.clock = VirtualClock()
         self.costs = CostTable(scenario.costs)
-        self.devices = [_Device(i) for i in range(scenario.pool.devices)]
+        self.devices = [Device(i) for i in range(scenario.pool.devices)]
         self.log = TaskLog(max(1, scenario.record_tasks))
         self.traces: list[StreamTrace] = []
         self.edges: dict[tuple[int, int], EdgeTrace] = {}
@@ -155,8 +51,8 @@ class Simulator:
         self._small: int | None = None
         self._heap: list[tuple[float, int, int, Any]] = []
         self._number = 0
-        self._dirty: list[_Device] = []
-        self._runs: dict[str, _Run] = {}
+        self._dirty: list[Device] = []
+        self._runs: dict[str, OpenStream] = {}
         self._handles = 0
         self._credit_drops = 0
         for stream in scenario.streams:
@@ -178,7 +74,7 @@ class Simulator:
 
     def open(self, spec: SimStream) -> None:
         """Open a stream now."""
-        run = _Run(
+        run = OpenStream(
             spec,
             self._handles,
             Injector(
@@ -199,7 +95,7 @@ class Simulator:
             ),
         )
         self._handles += 1
-        self._build(run)
+        lay_out(run, self.devices, self.costs, self.scenario.boundary_credits, self._edge)
         self._runs[spec.stream_id] = run
         self.traces.append(run.trace)
         if spec.close_s < math.inf:
@@ -252,12 +148,12 @@ class Simulator:
         self._number += 1
         heapq.heappush(self._heap, (time_s, self._number, kind, what))
 
-    def _touch(self, device: _Device) -> None:
+    def _touch(self, device: Device) -> None:
         if not device.dirty:
             device.dirty = True
             self._dirty.append(device)
 
-    def _start(self, device: _Device, now_s: float) -> None:
+    def _start(self, device: Device, now_s: float) -> None:
         ready = []
         for slot in device.waiting:
             if slot.bounded and slot.credits <= 0:
@@ -313,7 +209,7 @@ class Simulator:
         self._number += 1
         heapq.heappush(self._heap, (device.ends_s, self._number, _DONE, device))
 
-    def _finish(self, device: _Device, now_s: float) -> None:
+    def _finish(self, device: Device, now_s: float) -> None:
         if now_s < device.ends_s:
             # A stall came in between; the batch's end was put off.
             self._push(device.ends_s, _DONE, device)
@@ -367,7 +263,7 @@ class Simulator:
                 heapq.heappush(self._heap, (arrive_s, self._number, _ARRIVE, task))
         self._touch(device)
 
-    def _enqueue(self, task: _Chunk, slot: _Slot, now_s: float) -> None:
+    def _enqueue(self, task: Chunk, slot: Slot, now_s: float) -> None:
         task.slot = slot
         task.stage = slot.stage
         task.step = slot.step
@@ -383,7 +279,7 @@ class Simulator:
             device.dirty = True
             self._dirty.append(device)
 
-    def _poll(self, run: _Run, now_s: float) -> None:
+    def _poll(self, run: OpenStream, now_s: float) -> None:
         if run.closing:
             return
         spec, injector = run.spec, run.injector
@@ -417,12 +313,12 @@ class Simulator:
         ticks = math.floor((now_s - spec.sensor_delay_s) / spec.sensor_period_s + 1e-9)
         return ticks * spec.sensor_period_s
 
-    def _release(self, run: _Run, step: ReleaseChunk[float], now_s: float) -> None:
+    def _release(self, run: OpenStream, step: ReleaseChunk[float], now_s: float) -> None:
         slot = run.slots[0]
         deadline_s = run.pacer.released(
             step.chunk_id, step.release_s, max(0.0, step.release_s - step.observation_s)
         )
-        task = _Chunk(
+        task = Chunk(
             stream=run.handle,
             epoch=0,
             seq=run.seq,
@@ -442,12 +338,12 @@ class Simulator:
         )
         self._enqueue(task, slot, now_s)
 
-    def _exit(self, run: _Run, task: _Chunk, now_s: float) -> None:
+    def _exit(self, run: OpenStream, task: Chunk, now_s: float) -> None:
         delivery = run.pacer.completed(task.chunk_id, now_s)
         run.pacer.due(math.inf)
         run.trace.finished(task.chunk_id, now_s, delivery.deliver_s)
 
-    def _retire(self, run: _Run, now_s: float) -> None:
+    def _retire(self, run: OpenStream, now_s: float) -> None:
         run.injector.finished()
         if run.starved:
             self._poll(run, now_s)
@@ -488,36 +384,6 @@ class Simulator:
 
     def _link(self, source: int, target: int) -> LinkSpec:
         return self.scenario.pool.link(source, target)
-
-    def _build(self, run: _Run) -> None:
-        spec, graph = run.spec, run.spec.graph
-        for stage in range(graph.stages):
-            where = graph.stage(stage)
-            run.slots.append(
-                _Slot(
-                    run,
-                    self.devices[spec.device_of[stage]],
-                    stage,
-                    where.step,
-                    spec.block_keys[where.block],
-                )
-            )
-        rest_s = 0.0
-        for stage in range(graph.stages - 1, -1, -1):
-            slot = run.slots[stage]
-            slot.remaining_s = rest_s
-            if stage <= graph.exit_index:
-                rest_s += self.costs.predict_s(slot.block, 1)
-            if stage + 1 < graph.stages:
-                following = run.slots[stage + 1]
-                slot.next = following
-                if following.device is not slot.device:
-                    slot.bounded = True
-                    slot.credits = self.scenario.boundary_credits
-                    following.source = slot
-                    slot.edge = self._edge(slot.device.index, following.device.index)
-            if graph.kv == "clean" and graph.stage(stage).step == 0:
-                slot.gate = run.slots[(graph.passes - 1) * graph.blocks + stage % graph.blocks]
 
     def _edge(self, source: int, target: int) -> EdgeTrace:
         edge = self.edges.get((source, target))

@@ -1,0 +1,67 @@
+"""What a stream asks for, what it gets, and how careful admission is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_core.plan.grouping import Plan
+from physis_core.plan.placement import Fit
+from physis_core.plan.slo import Slo
+from physis_core.sim.coarse import PlacedStream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRequest:
+    """What a stream asks for. A larger `priority` is more important."""
+
+    stream_id: str
+    model: str
+    slo: Slo
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A stream with its grouping and its place: `devices[r]` runs rank r."""
+
+    request: StreamRequest
+    plan: Plan
+    devices: tuple[int, ...]
+
+    @property
+    def placed(self) -> PlacedStream:
+        return PlacedStream(
+            stream_id=self.request.stream_id,
+            model=self.request.model,
+            device_of=tuple(self.devices[r] for r in self.plan.partition.rank_of),
+            period_s=self.request.slo.period_s,
+            priority=self.request.priority,
+            max_response_s=self.request.slo.max_response_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How careful admission is.
+
+    `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
+    stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
+    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`, `forming`: see `Placement`.
+    """
+
+    max_batch: int = 16
+    margin: float = 0.15
+    shared_overhead: float = 0.0
+    shared_bytes: float = 0.0
+    groupings: int = 8
+    most_devices: int = 24
+    discrepancies: int = 2
+    nodes: int = 200
+    verify: bool = True
+    advise: bool = True
+    verify_periods: int = 2
+    verifications: int = 2
+    stop_at_refusal: bool = False
+    fit: Fit = "best"
+    forming: float = 1.0
+    eager_batching: bool = False

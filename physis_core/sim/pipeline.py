@@ -1,0 +1,160 @@
+"""One stream's stages laid over devices: queues, places and what flows through them.
+
+The same shape as the worker's: a chunk waits in the queue of its (stream, stage); the head of a
+queue may start when the boundary to the next device has a free place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from physis_core.runtime.costs import Costs
+from physis_core.runtime.dispatch import ReadyTask
+from physis_core.runtime.injector import Injector
+from physis_core.runtime.pacer import Pacer
+from physis_core.sim.scenario import SimStream
+from physis_core.sim.trace import EdgeTrace, StreamTrace
+
+
+class Slot:
+    """One (stream, stage): its queue, and where a chunk comes from and goes to."""
+
+    __slots__ = (
+        "block",
+        "bounded",
+        "credits",
+        "device",
+        "edge",
+        "fifo",
+        "gate",
+        "next",
+        "next_seq",
+        "remaining_s",
+        "run",
+        "source",
+        "stage",
+        "step",
+    )
+
+    def __init__(self, run: OpenStream, device: Device, stage: int, step: int, block: int) -> None:
+        self.run = run
+        self.device = device
+        self.stage = stage
+        self.step = step
+        self.block = block
+        self.fifo: deque[Chunk] = deque()
+        self.next_seq = 0
+        self.credits = 0
+        self.bounded = False
+        self.gate: Slot | None = None
+        self.next: Slot | None = None
+        self.source: Slot | None = None
+        self.edge: EdgeTrace | None = None
+        self.remaining_s = 0.0
+
+
+class Chunk(ReadyTask):
+    """A chunk on its way; its own ready task, as in the worker."""
+
+    __slots__ = ("chunk_id", "release_s", "sent_s", "slot")
+
+    slot: Slot
+    chunk_id: int
+    release_s: float
+    sent_s: float
+
+
+class Device:
+    __slots__ = (
+        "batches",
+        "busy_s",
+        "dirty",
+        "ends_s",
+        "index",
+        "running",
+        "stalled_until_s",
+        "started_s",
+        "waiting",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.waiting: list[Slot] = []
+        self.running: tuple[Chunk, ...] = ()
+        self.started_s = 0.0
+        self.ends_s = 0.0
+        self.stalled_until_s = -1.0
+        self.dirty = False
+        self.batches = 0
+        self.busy_s = 0.0
+
+
+class OpenStream:
+    """One open stream."""
+
+    __slots__ = (
+        "closing",
+        "handle",
+        "injector",
+        "pacer",
+        "poll_s",
+        "seq",
+        "slots",
+        "spec",
+        "starved",
+        "trace",
+    )
+
+    def __init__(
+        self, spec: SimStream, handle: int, injector: Injector[float], pacer: Pacer
+    ) -> None:
+        self.spec = spec
+        self.handle = handle
+        self.injector = injector
+        self.pacer = pacer
+        self.slots: list[Slot] = []
+        self.seq = 0
+        self.poll_s = math.inf
+        self.starved = False
+        self.closing = False
+        self.trace = StreamTrace(spec, handle, pacer)
+
+
+def lay_out(
+    run: OpenStream,
+    devices: Sequence[Device],
+    costs: Costs,
+    boundary_credits: int,
+    edge: Callable[[int, int], EdgeTrace],
+) -> None:
+    """Make the slots of a stream and join them."""
+    spec, graph = run.spec, run.spec.graph
+    for stage in range(graph.stages):
+        where = graph.stage(stage)
+        run.slots.append(
+            Slot(
+                run,
+                devices[spec.device_of[stage]],
+                stage,
+                where.step,
+                spec.block_keys[where.block],
+            )
+        )
+    rest_s = 0.0
+    for stage in range(graph.stages - 1, -1, -1):
+        slot = run.slots[stage]
+        slot.remaining_s = rest_s
+        if stage <= graph.exit_index:
+            rest_s += costs.predict_s(slot.block, 1)
+        if stage + 1 < graph.stages:
+            following = run.slots[stage + 1]
+            slot.next = following
+            if following.device is not slot.device:
+                slot.bounded = True
+                slot.credits = boundary_credits
+                following.source = slot
+                slot.edge = edge(slot.device.index, following.device.index)
+        if graph.kv == "clean" and graph.stage(stage).step == 0:
+            slot.gate = run.slots[(graph.passes - 1) * graph.blocks + stage % graph.blocks]
