@@ -197,15 +197,18 @@ def other_steady_clock():
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere):
+def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere, monkeypatch):
     before = other_steady_clock() if elsewhere else []
     ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
-    deployment = simple_deployment(ref, partition="block", devices=2, workers=2)
-    key = bytes(range(32))
+    deployment = simple_deployment(
+        ref, partition="block", devices=2, workers=2, workers_from="elsewhere"
+    )
+    key = bytes(range(32)).hex()
+    monkeypatch.setenv("PHYSIS_KEY", key)
     clusters = []
 
     def make(deployment, on_message):
-        clusters.append(ProcessCluster(deployment, on_message, spawn=False, key=key))
+        clusters.append(ProcessCluster(deployment, on_message))
         return clusters[0]
 
     seen = Collected()
@@ -226,7 +229,7 @@ def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere):
                 "--front",
                 clusters[0].store_address,
             ],
-            env={**os.environ, "RANK": str(rank), "PHYSIS_KEY": key.hex()},
+            env={**os.environ, "RANK": str(rank), "PHYSIS_KEY": key},
         )
         for rank in range(2)
     ]
@@ -244,3 +247,17 @@ def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere):
         engine.close()
         codes = [worker.wait(PATIENCE_S) for worker in workers]
     assert codes == [0, 0]
+
+
+def test_a_worker_from_elsewhere_without_the_key_is_told_in_one_line():
+    worker = subprocess.run(
+        [sys.executable, "-m", "physis_core.runtime.worker", "--front", "127.0.0.1:1"],
+        env={**os.environ, "RANK": "0", "PHYSIS_KEY": "abc"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert worker.returncode == 2
+    assert worker.stderr.count("\n") == 1
+    assert "PHYSIS_KEY" in worker.stderr
+    assert "abc" not in worker.stderr
