@@ -93,7 +93,7 @@ class Admission:
             admitted = Admitted(request=request, plan=plan, devices=devices)
             growth = self.placement.growth(demands, devices)
             found.append((round(growth, 6), number, admitted, demands))
-            if preferred is not None:
+            if preferred is not None or len(found) == self.policy.compared:
                 break
         verdict: Verdict | None = None
         # The one that leaves most for others; of equal ones the one with the fewest devices.

@@ -37,6 +37,9 @@ class Placement(PoolState):
         nodes: int = 400,
     ) -> tuple[int, ...] | Shortage:
         """A device for every rank of a stream, or what is missing. The state is left as it was."""
+        short = self._short_as_a_whole(demands)
+        if short is not None:
+            return short
         search = _Search(nodes_left=nodes)
         for allowed in range(discrepancies + 1):
             found = self._extend(demands, (), allowed, search)
@@ -45,6 +48,21 @@ class Placement(PoolState):
             if search.nodes_left <= 0:
                 break
         return self._shortage(demands, search)
+
+    def _short_as_a_whole(self, demands: Sequence[RankDemand]) -> Shortage | None:
+        """What the whole pool lacks even if nothing of it were stranded; no search then."""
+        limit = self.pool.memory_bytes
+        free = np.maximum(0.0, limit - self.memory_used())
+        missing = sum(demand.bytes for demand in demands) - float(free.sum())
+        if missing <= 0.0:
+            return None
+        return Shortage(
+            resource="memory",
+            device=int(np.argmax(free)),
+            rank=-1,
+            missing=missing,
+            missing_share=missing / limit,
+        )
 
     def _extend(
         self,

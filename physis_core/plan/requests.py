@@ -44,9 +44,10 @@ class Admitted:
 class Policy:
     """How careful admission is.
 
-    `groupings`: how many groupings of a stream are tried, smallest first; `most_devices` of one
-    stream. `verify`: simulate before admitting. `advise`: look for the nearest SLO and device count
-    on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`, `forming`: see `Placement`.
+    `groupings`: how many groupings of a stream are tried, smallest first, until `compared` of them
+    fit; `most_devices` of one stream. `verify`: simulate before admitting. `advise`: look for the
+    nearest SLO and device count on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`,
+    `forming`: see `Placement`.
     """
 
     max_batch: int = 16
@@ -56,10 +57,11 @@ class Policy:
     groupings: int = 8
     most_devices: int = 24
     discrepancies: int = 2
-    nodes: int = 200
+    nodes: int = 150
+    compared: int = 3
     verify: bool = True
     advise: bool = True
-    verify_periods: int = 2
+    verify_periods: int = 1
     verifications: int = 2
     stop_at_refusal: bool = False
     fit: Fit = "best"

@@ -1,8 +1,8 @@
 """A quick check of a schedule: one task per run of blocks instead of one per block.
 
-Neighbouring stages on one device are one task, cut where any other stream of the model cuts them on
-that device, so that equal runs still batch. Runs are not interrupted, blocks are between; so this
-is a little stricter than the full simulation, and some twenty times as fast.
+Neighbouring blocks of one step on one device are one task. Only equal runs batch, and a run is not
+interrupted between its blocks; so this is a little stricter than the full simulation, and some
+twenty times as fast.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ def keeps_slo(
     for stream in streams:
         for device in set(stream.device_of):
             sharing.setdefault(device, set()).add(stream.stream_id)
-    cuts = _cuts(streams, runs)
     keys: dict[tuple[str, int, int, bool], int] = {}
     costs: dict[int, dict[int, float]] = {}
     specs: list[SimStream] = []
@@ -122,16 +121,14 @@ def keeps_slo(
         profile = models[stream.model]
         devices, blocks = [], []
         for device, first, last in runs[stream.stream_id]:
-            borders = [b for b in cuts[(stream.model, device)] if first < b < last]
-            for low, high in zip([first, *borders], [*borders, last]):
-                shared = len(sharing[device]) > 1
-                name = (stream.model, low, high, shared)
-                if name not in keys:
-                    keys[name] = len(keys)
-                    factor = stretch * (shared_stretch if shared else 1.0)
-                    costs[keys[name]] = run_costs.of(stream.model, low, high, factor)
-                devices.append(device)
-                blocks.append(keys[name])
+            shared = len(sharing[device]) > 1
+            name = (stream.model, first, last, shared)
+            if name not in keys:
+                keys[name] = len(keys)
+                factor = stretch * (shared_stretch if shared else 1.0)
+                costs[keys[name]] = run_costs.of(stream.model, first, last, factor)
+            devices.append(device)
+            blocks.append(keys[name])
         total_s = sum(costs[b][1] for b in blocks)
         in_flight = math.ceil(4.0 * total_s / stream.period_s) + 4
         specs.append(
@@ -212,14 +209,3 @@ def _runs(stream: PlacedStream, profile: ModelProfile) -> list[tuple[int, int, i
         else:
             runs.append((device, block, block + 1))
     return runs
-
-
-def _cuts(
-    streams: Sequence[PlacedStream], runs: dict[str, list[tuple[int, int, int]]]
-) -> dict[tuple[str, int], list[int]]:
-    """Borders of runs by model and device, in ascending order."""
-    cuts: dict[tuple[str, int], set[int]] = {}
-    for stream in streams:
-        for device, first, last in runs[stream.stream_id]:
-            cuts.setdefault((stream.model, device), set()).update((first, last))
-    return {key: sorted(values) for key, values in cuts.items()}
