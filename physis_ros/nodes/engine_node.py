@@ -38,6 +38,7 @@ from physis_ros.wam_codec import WamContract
 
 _HOUSEKEEPING_PERIOD_S = 0.5
 _LONGEST_REASON = 160
+_SWITCH_S = 5e-4
 
 
 class EngineNode(PhysisNode[EngineParameters]):
@@ -93,6 +94,9 @@ class EngineNode(PhysisNode[EngineParameters]):
             partition=params.partition,
             devices=params.devices,
             workers=params.workers,
+            workers_from=params.workers_from,
+            front_host=params.front_host,
+            front_port=params.front_port,
             device_kind=params.device_kind,
             link=params.link,
             threads=params.threads,
@@ -113,6 +117,8 @@ class EngineNode(PhysisNode[EngineParameters]):
         )
 
     def activate(self) -> None:
+        # The engine's threads must not wait longer than this for a callback that computes.
+        sys.setswitchinterval(_SWITCH_S)
         assert self._engine is not None and self._contract is not None, "activate follows configure"
         self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):

@@ -28,6 +28,17 @@ class EngineParameters(BaseParameters):
         minimum=0,
         maximum=1024,
     )
+    workers_from: str = param(
+        "spawn",
+        description="spawn: started here; elsewhere: waited for (torchrun, key in PHYSIS_KEY)",
+        choices=("spawn", "elsewhere"),
+    )
+    front_host: str = param(
+        "127.0.0.1", description="Address of this host that workers from elsewhere reach"
+    )
+    front_port: int = param(
+        0, description="Port that they are given; 0: a free one", minimum=0, maximum=65535
+    )
     device_kind: str = param("cpu", description="cpu, or cuda:N")
     link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
     threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import psutil
+import pytest
 import torch
 
 from physis_core.model.loading import ModelRef, load
@@ -16,6 +17,7 @@ from physis_core.runtime.engine import Engine
 from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp
 
+pytestmark = pytest.mark.integration
 CHUNKS = 10_000
 SETTLED = 2_000
 MOST_GROWTH_BYTES = 24 * 2**20

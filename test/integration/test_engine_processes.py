@@ -24,6 +24,7 @@ from physis_core.runtime.engine import Engine
 from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp, Refused, UserError
 
+pytestmark = pytest.mark.integration
 PATIENCE_S = 120.0
 STATE = np.arange(4, dtype=np.float32)
 

@@ -1,0 +1,82 @@
+"""`physis serve`: the engine of a GPU host, for robots on other hosts of the same ROS domain.
+
+The stack `engine` with its most used parameters as options. Workers are started here, or, over
+several hosts, by torchrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from physis_core.runtime.worker import shared_key
+from physis_core.types import UserError
+from physis_ros.cli import up
+
+SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"
+
+_OPTIONS = ("checkpoint", "partition", "devices", "workers", "device_kind", "link", "max_batch")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    for name in _OPTIONS:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", help=f"engine_node's parameter {name}", metavar="VALUE"
+        )
+    parser.add_argument(
+        "--streams",
+        metavar="ID,...",
+        help="a robot each, its topics in the namespace of that name; others may open later",
+    )
+    parser.add_argument(
+        "--front",
+        metavar="HOST:PORT",
+        help="wait at this address for workers that torchrun starts, the key in PHYSIS_KEY",
+    )
+    up.add_stack_arguments(parser)
+    parser.add_argument(
+        "--duration-s", type=float, default=0.0, help="stop by itself after so long (0: never)"
+    )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    args.stack = "engine"
+    args.set = [*_sets(args), *args.set]
+    if args.front is not None:
+        workers = args.workers if args.workers is not None else "2"
+        print(
+            "on each host, with the same PHYSIS_KEY:  torchrun --nnodes N --nproc-per-node M"
+            f" ... -m physis_core.runtime.worker --front {args.front}   (N x M = {workers})",
+            flush=True,
+        )
+    return up.run(args)
+
+
+def _sets(args: argparse.Namespace) -> list[str]:
+    """The options as `node.parameter=value`, weaker than an explicit --set."""
+    sets = [
+        f"engine_node.{name}={getattr(args, name)}"
+        for name in _OPTIONS
+        if getattr(args, name) is not None
+    ]
+    if args.streams is not None:
+        ids = [part.strip() for part in args.streams.split(",")]
+        if not all(ids):
+            raise UserError("streams", args.streams, "must be names, by commas")
+        listed = ", ".join(ids)
+        sets += [
+            f"engine_node.stream_ids=[{listed}]",
+            f"engine_node.stream_namespaces=[{listed}]",
+        ]
+    if args.front is not None:
+        host, _, port = args.front.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise UserError("front", args.front, "must be HOST:PORT")
+        shared_key(os.environ)
+        sets += [
+            "engine_node.workers_from=elsewhere",
+            f"engine_node.front_host={host}",
+            f"engine_node.front_port={port}",
+        ]
+    return sets
