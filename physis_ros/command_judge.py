@@ -1,28 +1,27 @@
 """Judges one command against the motion under way: what may go to the robot, or why nothing may.
 
-Pure. A command is read, trimmed to what lies ahead, spliced into the motion, given a tail and
-checked
-whole; where it is a little too fast it is slowed down, and where it came too late to touch the
-motion
-it is joined at a later point.
+Pure. A command is read, given slopes and a tail, and checked whole; where it is a little too fast
+it is slowed down. Then it is joined to what the controller may be playing, so that its message may
+come late (physis_ros.late_join).
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from physis_ros.command_splice import spliced
+import numpy as np
+
+from physis_ros.controller_belief import ControllerBelief
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.joint_motion import JointMotion
+from physis_ros.late_join import WAYS_S, Join, join
 from physis_ros.safety_checks import (
     CheckedTrajectory,
     CommandedTrajectory,
     Floats,
-    LimitCheck,
     Violation,
     check_jump,
     check_limits,
-    joined_after,
     read_trajectory,
     slowed,
     unwrapped,
@@ -32,36 +31,85 @@ from physis_ros.safety_checks import (
 )
 
 _LEAST_SLOWING = 1.001
-# A command that came late and no longer touches the motion under way is joined at a later point.
-_JOIN_LATER_S = (0.05, 0.1, 0.2, 0.3)
+_SLOWING_STEP = 1.04
+# Points closer than this would be one in whole nanoseconds of a message, or nearly.
+_APART_S = 1e-5
+# What is due within so short a time cannot be told from what is past.
+_NOW_S = 1e-3
 
 
 class JudgeRules(Protocol):
     """The part of the safety configuration that judging needs; see SafetyConfig."""
 
     @property
-    def lead_s(self) -> float: ...
+    def late_s(self) -> float: ...
     @property
     def command_age_s(self) -> float: ...
     @property
     def longest_command_s(self) -> float: ...
-    @property
-    def align_s(self) -> float: ...
     @property
     def slow_most(self) -> float: ...
 
 
 def judged(
     command: CommandedTrajectory,
-    motion: JointMotion,
+    belief: ControllerBelief,
     motion_s: float,
     limits: RobotLimits,
     rules: JudgeRules,
     *,
     started_s: float,
 ) -> tuple[CheckedTrajectory, Violation | None] | Violation:
-    position, velocity = state = motion.state(motion_s)
-    lead_s = rules.lead_s
+    """What to forward, and what limited it (None: nothing did).
+
+    Raises:
+        RuntimeError: where the belief holds no motion yet.
+    """
+    believed = belief.motion
+    if believed is None:
+        raise RuntimeError("nothing is believed yet")
+    position, velocity = believed.state(motion_s)
+    placed = _placed(command, position, velocity, limits, rules, started_s)
+    if isinstance(placed, Violation):
+        return placed
+    arrivals = belief.arrivals(motion_s)
+    factor, over, best = 1.0, None, None
+    # A single way may be given back the time by which its message may be late.
+    most = rules.slow_most + rules.late_s / max(float(placed.times_s[0]), rules.late_s)
+    while factor <= most:
+        candidate = slowed(placed, factor)
+        found = check_limits(candidate, limits)
+        if found.violation is not None:
+            return found.violation
+        if found.over is not None:
+            over = found.over
+            factor *= max(found.slower * _LEAST_SLOWING, _LEAST_SLOWING)
+            continue
+        motion = _from_here(candidate, position, velocity, motion_s)
+        firsts_s = _firsts_s(candidate, motion_s, rules)
+        joined = join(motion, believed, arrivals, limits, firsts_s)
+        if joined is not None and joined.share == 1.0:
+            return _whole(motion, joined, motion_s), over
+        if joined is not None and (best is None or joined.share > best.share):
+            best = joined
+        if float(placed.times_s[0]) <= rules.late_s:
+            # A stream will say more soon; what is joined of it now need not be all.
+            break
+        factor *= _SLOWING_STEP
+        over = over or _late(joined)
+    if best is not None:
+        return _partly(best, limits, motion_s)
+    return over or _late(None)
+
+
+def _placed(
+    command: CommandedTrajectory,
+    position: Floats,
+    velocity: Floats,
+    limits: RobotLimits,
+    rules: JudgeRules,
+    started_s: float,
+) -> CheckedTrajectory | Violation:
     if abs(started_s) > rules.command_age_s:
         return Violation(
             check="age",
@@ -72,53 +120,64 @@ def judged(
     if isinstance(read, Violation):
         return read
     fresh = without_expired(
-        unwrapped(read, position, limits), elapsed_s=started_s, first_at_s=lead_s
+        unwrapped(read, position, limits), elapsed_s=started_s, first_at_s=_NOW_S
     )
     if isinstance(fresh, Violation):
         return fresh
     shaped = with_slopes(fresh, position, velocity)
-    jumped = check_jump(shaped, position, velocity, limits)
-    if jumped is not None:
-        return jumped
-    placed = with_tail(
-        spliced(
-            shaped,
-            motion,
-            motion_s,
-            first_at_s=lead_s,
-            align_s=rules.align_s,
+    return check_jump(shaped, position, velocity, limits) or with_tail(shaped, limits)
+
+
+def _from_here(
+    trajectory: CheckedTrajectory, position: Floats, velocity: Floats, motion_s: float
+) -> JointMotion:
+    return JointMotion(
+        motion_s + np.concatenate([[0.0], trajectory.times_s]),
+        np.concatenate([position[None, :], trajectory.positions]),
+        np.concatenate([velocity[None, :], trajectory.velocities]),
+    )
+
+
+def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules) -> Floats:
+    """Where the controller's first point may lie: not before the command's own first point, and
+    not much later than its end."""
+    soonest_s = max(rules.late_s + WAYS_S[0], float(trajectory.times_s[0]))
+    latest_s = max(soonest_s, float(trajectory.times_s[-1]) * rules.slow_most)
+    later = [rules.late_s + way_s for way_s in WAYS_S]
+    return motion_s + np.array(
+        [soonest_s, *(first_s for first_s in later if soonest_s < first_s <= latest_s)]
+    )
+
+
+def _whole(motion: JointMotion, joined: Join, motion_s: float) -> CheckedTrajectory:
+    after = motion.times_s > joined.first_s + _APART_S
+    return CheckedTrajectory(
+        times_s=np.concatenate([[joined.first_s], motion.times_s[after]]) - motion_s,
+        positions=np.concatenate([joined.position[None, :], motion.positions[after]]),
+        velocities=np.concatenate([joined.velocity[None, :], motion.velocities[after]]),
+    )
+
+
+def _partly(
+    joined: Join, limits: RobotLimits, motion_s: float
+) -> tuple[CheckedTrajectory, Violation] | Violation:
+    """To a state on the way to the command, and to rest from there."""
+    trajectory = with_tail(
+        CheckedTrajectory(
+            times_s=np.array([joined.first_s - motion_s]),
+            positions=joined.position[None, :],
+            velocities=joined.velocity[None, :],
         ),
         limits,
     )
-    first_found: LimitCheck | None = None
-    for join_s in (lead_s, *(later_s for later_s in _JOIN_LATER_S if later_s > lead_s)):
-        trajectory = joined_after(placed, join_s)
-        found = check_limits(trajectory, position, velocity, limits)
-        if found.violation is None and found.over is None:
-            return trajectory, None
-        first_found = first_found or found
-    assert first_found is not None
-    if first_found.violation is not None:
-        return first_found.violation
-    assert first_found.over is not None
-    return _slow_down(placed, state, first_found.slower, first_found.over, limits, rules.slow_most)
+    found = check_limits(trajectory, limits)
+    return found.violation or found.over or (trajectory, _late(joined))
 
 
-def _slow_down(
-    trajectory: CheckedTrajectory,
-    state: tuple[Floats, Floats],
-    factor: float,
-    over: Violation,
-    limits: RobotLimits,
-    slow_most: float,
-) -> tuple[CheckedTrajectory, Violation] | Violation:
-    factor *= _LEAST_SLOWING
-    while factor <= slow_most:
-        candidate = slowed(trajectory, factor)
-        found = check_limits(candidate, state[0], state[1], limits)
-        if found.violation is not None:
-            return found.violation
-        if found.over is None:
-            return candidate, over
-        factor *= max(found.slower, 1.02)
-    return over
+def _late(joined: Join | None) -> Violation:
+    if joined is None:
+        return Violation(check="join", detail="no way there is within the limits if it comes late")
+    return Violation(
+        check="join",
+        detail=f"{joined.tightest}: {joined.share:.0%} of the change fits if it comes late",
+    )

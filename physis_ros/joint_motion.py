@@ -40,6 +40,27 @@ class JointMotion:
     def end_s(self) -> float:
         return self._times[-1]
 
+    def going_over(self, at_s: float, points: JointMotion) -> JointMotion:
+        """What a controller plays that takes `points` at `at_s`, before the first of them is due:
+        this motion until then, and from there one cubic to the first point."""
+        kept = self.times_s < at_s
+        position, velocity = self.state(at_s)
+        return JointMotion(
+            np.concatenate([self.times_s[kept], [at_s], points.times_s]),
+            np.concatenate([self.positions[kept], position[None, :], points.positions]),
+            np.concatenate([self.velocities[kept], velocity[None, :], points.velocities]),
+        )
+
+    def since(self, at_s: float) -> JointMotion:
+        """The same motion from `at_s` on, without what lies before."""
+        after = self.times_s > at_s
+        position, velocity = self.state(at_s)
+        return JointMotion(
+            np.concatenate([[at_s], self.times_s[after]]),
+            np.concatenate([position[None, :], self.positions[after]]),
+            np.concatenate([velocity[None, :], self.velocities[after]]),
+        )
+
     def state(self, at_s: float) -> tuple[Floats, Floats]:
         """Position and velocity, each [joints], at `at_s`. Before the first point: the first
         point."""
@@ -58,9 +79,38 @@ class JointMotion:
             at_s - self._times[index],
         )
 
+    def states(self, at_s: Floats) -> tuple[Floats, Floats]:
+        """`state` at many times [T]: positions and velocities [T, joints]."""
+        last = len(self._times) - 1
+        if last == 0:
+            return np.repeat(self.positions, at_s.size, axis=0), self._rest_after(at_s)
+        at = np.clip(at_s, self.times_s[0], self.times_s[-1])
+        index = np.minimum(np.searchsorted(self.times_s, at, side="right") - 1, last - 1)
+        step = (self.times_s[index + 1] - self.times_s[index])[:, None]
+        positions, velocities = hermite(
+            self.positions[index],
+            self.velocities[index],
+            self.positions[index + 1],
+            self.velocities[index + 1],
+            step,
+            (at - self.times_s[index])[:, None],
+        )
+        velocities[at_s >= self.times_s[-1]] = 0.0
+        return positions, velocities
+
+    def _rest_after(self, at_s: Floats) -> Floats:
+        velocities = np.repeat(self.velocities, at_s.size, axis=0)
+        velocities[at_s >= self.times_s[-1]] = 0.0
+        return velocities
+
 
 def hermite(
-    q0: Floats, v0: Floats, q1: Floats, v1: Floats, step_s: float, after_s: float
+    q0: Floats,
+    v0: Floats,
+    q1: Floats,
+    v1: Floats,
+    step_s: float | Floats,
+    after_s: float | Floats,
 ) -> tuple[Floats, Floats]:
     """Position and velocity of the cubic through (q0, v0) and (q1, v1), `after_s` after q0."""
     s = after_s / step_s
@@ -81,7 +131,7 @@ def hermite(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPeaks:
-    """Extremes of each cubic between neighbouring points, each [N - 1, joints]."""
+    """Extremes of cubics, one a row, each [rows, joints]."""
 
     lowest: Floats
     highest: Floats
@@ -91,11 +141,22 @@ class SegmentPeaks:
 
 def segment_peaks(times_s: Floats, positions: Floats, velocities: Floats) -> SegmentPeaks:
     """The extremes inside every segment, not only at its ends: a cubic can leave its end points."""
-    step = np.diff(times_s)[:, None]
-    q0, q1, v0, v1 = positions[:-1], positions[1:], velocities[:-1], velocities[1:]
-    rise = q1 - q0
-    a0 = 6.0 * rise / step**2 - (4.0 * v0 + 2.0 * v1) / step
-    a1 = -6.0 * rise / step**2 + (2.0 * v0 + 4.0 * v1) / step
+    return cubic_peaks(
+        positions[:-1], velocities[:-1], positions[1:], velocities[1:], np.diff(times_s)[:, None]
+    )
+
+
+def end_accelerations(
+    q0: Floats, v0: Floats, q1: Floats, v1: Floats, step_s: Floats
+) -> tuple[Floats, Floats]:
+    """Acceleration at both ends of a cubic; it is linear in between, and linear in each state."""
+    rise = 6.0 * (q1 - q0) / step_s**2
+    return rise - (4.0 * v0 + 2.0 * v1) / step_s, (2.0 * v0 + 4.0 * v1) / step_s - rise
+
+
+def cubic_peaks(q0: Floats, v0: Floats, q1: Floats, v1: Floats, step: Floats) -> SegmentPeaks:
+    """The extremes of cubics from (q0, v0) to (q1, v1), rows that broadcast; `step` [rows, 1]."""
+    a0, a1 = end_accelerations(q0, v0, q1, v1, step)
     jerk = (a1 - a0) / step
     with np.errstate(divide="ignore", invalid="ignore"):
         turn = np.where(jerk != 0.0, -a0 / jerk, -1.0)

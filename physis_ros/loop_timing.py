@@ -14,7 +14,7 @@ class LoopTiming:
     """
 
     def __init__(self, *, period_s: float, window: int) -> None:
-        self._period_s = period_s
+        self.period_s = period_s
         self._jitter_ms = SlidingWindow(window)
         self.lost = 0
         self.ticks = 0
@@ -24,9 +24,9 @@ class LoopTiming:
         self.ticks += 1
         late_s = max(0.0, now_s - due_s)
         self._jitter_ms.add(late_s * 1e3)
-        skipped = int(late_s / self._period_s)
+        skipped = int(late_s / self.period_s)
         self.lost += skipped
-        return due_s + (skipped + 1) * self._period_s
+        return due_s + (skipped + 1) * self.period_s
 
     def jitter_ms(self) -> Percentiles:
         return self._jitter_ms.percentiles()

@@ -171,20 +171,6 @@ def without_expired(
     )
 
 
-def joined_after(trajectory: CheckedTrajectory, join_s: float) -> CheckedTrajectory:
-    """The trajectory without its points before `join_s`; the last point always stays."""
-    keep = trajectory.times_s >= join_s - 1e-9
-    keep[-1] = True
-    if keep.all():
-        return trajectory
-    return replace(
-        trajectory,
-        times_s=trajectory.times_s[keep],
-        positions=trajectory.positions[keep],
-        velocities=trajectory.velocities[keep],
-    )
-
-
 def with_tail(trajectory: CheckedTrajectory, limits: RobotLimits) -> CheckedTrajectory:
     """The trajectory, ending in a braking tail where it did not end at rest."""
     last = trajectory.velocities[-1]
@@ -209,19 +195,18 @@ class LimitCheck:
     over: Violation | None = None
 
 
-def check_limits(
-    trajectory: CheckedTrajectory, position: Floats, velocity: Floats, limits: RobotLimits
-) -> LimitCheck:
-    """Every cubic from the commanded state (position, velocity) on, inside as well as at its
-    ends."""
-    times = np.concatenate([[0.0], trajectory.times_s])
-    positions = np.concatenate([position[None, :], trajectory.positions])
-    velocities = np.concatenate([velocity[None, :], trajectory.velocities])
+def check_limits(trajectory: CheckedTrajectory, limits: RobotLimits) -> LimitCheck:
+    """Every cubic between its points, inside as well as at its ends. How the first point is
+    reached is another question (physis_ros.late_join)."""
+    # Rest after the last point is a segment as well, so that a single point is looked at.
+    times = np.concatenate([trajectory.times_s, [trajectory.times_s[-1] + 1.0]])
+    positions = np.concatenate([trajectory.positions, trajectory.positions[-1:]])
+    velocities = np.concatenate([trajectory.velocities, trajectory.velocities[-1:]])
     peaks = segment_peaks(times, positions, velocities)
     lower, upper = np.array(limits.lower), np.array(limits.upper)
     for limit, most, over in (
-        (lower, peaks.lowest, peaks.lowest < np.minimum(lower, position) - _POSITION_TOLERANCE),
-        (upper, peaks.highest, peaks.highest > np.maximum(upper, position) + _POSITION_TOLERANCE),
+        (lower, peaks.lowest, peaks.lowest < lower - _POSITION_TOLERANCE),
+        (upper, peaks.highest, peaks.highest > upper + _POSITION_TOLERANCE),
     ):
         if over.any():
             segment, joint = np.argwhere(over)[0]
@@ -229,7 +214,7 @@ def check_limits(
                 violation=Violation(
                     check="position",
                     detail=f"{limits.names[joint]}: {most[segment, joint]:.4f} beyond "
-                    f"{limit[joint]:.4f}, {times[segment + 1]:.3f} s ahead",
+                    f"{limit[joint]:.4f}, {times[segment]:.3f} s ahead",
                 )
             )
     worst = 1.0
@@ -246,7 +231,7 @@ def check_limits(
             worst_violation = Violation(
                 check=check,
                 detail=f"{limits.names[joint]}: {values[segment, joint]:.4f} above "
-                f"{most[joint]:.4f}, {times[segment + 1]:.3f} s ahead",
+                f"{most[joint]:.4f}, {times[segment]:.3f} s ahead",
             )
     return LimitCheck(violation=None, slower=worst, over=worst_violation)
 

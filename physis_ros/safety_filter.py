@@ -3,24 +3,36 @@
 The filter knows where the robot is commanded to be, because it evaluates what it forwarded exactly
 as the trajectory controller does; a hold brakes from there, never from the measured state.
 Whatever it forwards ends at rest, so that silence of every process of ours brings the robot to a
-stop.
+stop. Whatever it forwards may also come late by `late_s` or not at all: one trajectory at a time is
+on its way, and the next one waits for its acknowledgement.
 
 This is not a certified safety function. A hardware stop is needed.
 """
 
 from __future__ import annotations
 
-import numpy as np
-
 from physis_ros.command_judge import judged
 from physis_ros.command_sources import CommandSources
+from physis_ros.controller_handover import ControllerHandover
 from physis_ros.joint_limits import RobotLimits
-from physis_ros.joint_motion import JointMotion
 from physis_ros.joint_watch import JointWatch
-from physis_ros.safety_checks import CheckedTrajectory, CommandedTrajectory, Floats, Violation
-from physis_ros.safety_types import Forward, Instant, Offered, SafetyConfig, SafetyCounts, Tick
+from physis_ros.safety_checks import (
+    CheckedTrajectory,
+    CommandedTrajectory,
+    Floats,
+    Violation,
+)
+from physis_ros.safety_types import (
+    Instant,
+    Offered,
+    Question,
+    SafetyConfig,
+    SafetyCounts,
+    Tick,
+)
 from physis_ros.safety_verdict import FINE, Finding, ResetAnswer, StopLatch, Verdict, most_severe
-from physis_ros.trajectory_tail import braking_tail
+
+_NEAR_REST_S = 0.5
 
 
 class SafetyFilter:
@@ -33,8 +45,7 @@ class SafetyFilter:
         self.joints = JointWatch(limits, timeout_s=config.joint_state_timeout_s)
         self._sources = CommandSources(config.sources)
         self._latch = StopLatch(config.reset_cooldown_s)
-        self._acceleration = np.array(limits.acceleration)
-        self._motion: JointMotion | None = None
+        self.handover = ControllerHandover(limits, config)
         self._enabled = config.enabled
         self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
         self._accepted_s: float | None = None
@@ -43,7 +54,6 @@ class SafetyFilter:
         self._astray_since_s: float | None = None
         self._verdict = Verdict.HOLD
         self._brake_wanted = False
-        self._braking = False
 
     @property
     def enabled(self) -> bool:
@@ -65,7 +75,7 @@ class SafetyFilter:
     def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
         """Where the controller is commanded to be now, [joints] each; None until joints were
         seen."""
-        return None if self._motion is None else self._motion.state(now.motion_s)
+        return self.handover.commanded(now.motion_s)
 
     def offer(
         self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
@@ -76,6 +86,20 @@ class SafetyFilter:
         Raises:
             KeyError: for a source that is not configured.
         """
+        question = self.question(source, now)
+        if isinstance(question, Offered):
+            return question
+        judgement = judged(
+            command, question.belief, now.motion_s, self.limits, self.config, started_s=started_s
+        )
+        return self.answer(question, judgement, now)
+
+    def question(self, source: str, now: Instant) -> Question | Offered:
+        """The first third of `offer`: whether a command may be judged at all, and against what.
+
+        Judging (`command_judge.judged`) takes longest and needs nothing of the filter but this; so
+        it can go on beside the ticks.
+        """
         holder = self._sources.may_speak(source, now.steady_s)
         if holder:
             self.counts.preempted += 1
@@ -83,23 +107,52 @@ class SafetyFilter:
                 forward=None,
                 finding=Finding(verdict=Verdict.OK, reason=f"{source}: pre-empted by {holder}"),
             )
-        motion = self._motion
         barred = self._barred(now)
-        if barred is not None or motion is None:
+        if barred is not None or self.commanded(now) is None:
             self.counts.rejected += 1
             return Offered(
                 forward=None,
                 finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
-        judgement = judged(
-            command, motion, now.motion_s, self.limits, self.config, started_s=started_s
+        if self.handover.in_flight:
+            # The source speaks; the next of its commands will find the way free.
+            self._sources.spoke(source, now.steady_s)
+            self.counts.waited += 1
+            return Offered(
+                forward=None,
+                finding=Finding(
+                    verdict=Verdict.OK, reason=f"{source}: the last command is still on its way"
+                ),
+            )
+        return Question(
+            source=source,
+            asked=now,
+            belief=self.handover.belief(),
+            changes=self.handover.changes,
         )
+
+    def answer(
+        self,
+        question: Question,
+        judgement: tuple[CheckedTrajectory, Violation | None] | Violation,
+        now: Instant,
+    ) -> Offered:
+        """The last third of `offer`: take over what was judged, unless something happened since."""
+        source = question.source
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
             self._last_answer = Finding(
                 verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
             )
             return Offered(forward=None, finding=self._last_answer)
+        barred = self._barred(now)
+        if barred is not None or question.changes != self.handover.changes:
+            self.counts.rejected += 1
+            return Offered(
+                forward=None,
+                finding=barred
+                or Finding(verdict=Verdict.OK, reason=f"{source}: overtaken by events"),
+            )
         trajectory, limited = judgement
         self._sources.spoke(source, now.steady_s)
         self._source = source
@@ -111,13 +164,21 @@ class SafetyFilter:
             self._last_answer = Finding(
                 verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
             )
+        self._brake_wanted = False
         return Offered(
-            forward=self._take(trajectory, motion.state(now.motion_s), now),
+            forward=self.handover.forward(
+                trajectory.times_s,
+                trajectory.positions,
+                trajectory.velocities,
+                question.asked.motion_s,
+            ),
             finding=self._last_answer,
         )
 
     def tick(self, now: Instant) -> Tick:
         """Run the watchdogs; call at a fixed rate."""
+        sees = not self.joints.missing(now.steady_s)
+        self.handover.look(now.motion_s, self.joints, sees=sees)
         finding = most_severe(self._findings(now))
         if finding.verdict >= Verdict.HOLD > self._verdict or (
             finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
@@ -127,7 +188,7 @@ class SafetyFilter:
         forward = None
         if self._brake_wanted:
             self._brake_wanted = False
-            forward = self._brake(now)
+            forward = self.handover.brake(now.motion_s)
         return Tick(finding=finding, forward=forward)
 
     def estop(self, now: Instant, reason: str = "emergency stop was asked for") -> None:
@@ -139,7 +200,7 @@ class SafetyFilter:
     def reset(self, now: Instant) -> ResetAnswer:
         """Open the latch where the cause is gone, the robot rests and the cooldown is over."""
         cause = self.joints.missing(now.steady_s) or self.joints.out_of_limits()
-        if not cause and self._motion is not None and now.motion_s < self._motion.end_s:
+        if not cause and now.motion_s < self.handover.end_s:
             cause = "the robot is still braking"
         answer = self._latch.reset(now.steady_s, present_cause=cause)
         if answer.done:
@@ -159,13 +220,8 @@ class SafetyFilter:
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
         """The controller's clock moved by itself: what was forwarded is placed on the old time."""
         self.joints.forget_stamps()
-        if self._motion is None:
-            return
-        position, velocity = self._motion.state(now.motion_s - delta_s)
-        tail = braking_tail(position, velocity, self._acceleration)
-        self._lay(now, position, velocity, tail.times_s, tail.positions, tail.velocities)
+        self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
         self._brake_wanted = True
-        self._braking = False
         self._last_answer = Finding(
             verdict=Verdict.HOLD, reason=f"ROS time jumped by {delta_s:+.3f} s"
         )
@@ -180,6 +236,9 @@ class SafetyFilter:
             self._check_obedience(now)
         if self._latch.finding is not None:
             findings.append(self._latch.finding)
+        unreachable = self.handover.unreachable()
+        if unreachable:
+            findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
         if not self._enabled:
             findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
         findings.append(self._last_answer)
@@ -195,9 +254,11 @@ class SafetyFilter:
         return findings
 
     def _look(self, blind: bool, now: Instant) -> None:
-        """Joint states lost: brake at once. Seen again: the robot may be anywhere by now."""
+        """Joint states lost: to rest. Seen again: the robot may be anywhere by now."""
         if blind and not self._blind:
-            self._brake_wanted = True
+            # A controller from which nothing comes may well be late in taking things: a rest that
+            # is near by itself is better left alone.
+            self._brake_wanted = self.handover.end_s - now.motion_s > _NEAR_REST_S
             self._sources.silence_all()
         if self._blind and not blind:
             self._rest_where_measured_if_apart(now)
@@ -225,7 +286,7 @@ class SafetyFilter:
             self.estop(now, astray)
 
     def _idle(self, now: Instant) -> bool:
-        resting = self._motion is None or now.motion_s > self._motion.end_s + 1.0
+        resting = now.motion_s > self.handover.end_s + 1.0
         age_s = self.command_age_s(now)
         return resting and (age_s is None or age_s > self.config.command_age_s)
 
@@ -235,8 +296,7 @@ class SafetyFilter:
             return
         state = self.commanded(now)
         if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
-            self._motion = JointMotion.at_rest(self.joints.position, now.motion_s)
-            self._braking = False
+            self.handover.stand(self.joints.position, now.motion_s)
         self._astray_since_s = None
 
     def _barred(self, now: Instant) -> Finding | None:
@@ -245,56 +305,5 @@ class SafetyFilter:
             return self._latch.finding
         if not self._enabled:
             return Finding(verdict=Verdict.HOLD, reason="disabled")
-        blind = self.joints.missing(now.steady_s)
-        return Finding(verdict=Verdict.HOLD, reason=blind) if blind else None
-
-    def _take(
-        self, trajectory: CheckedTrajectory, state: tuple[Floats, Floats], now: Instant
-    ) -> Forward:
-        self._brake_wanted = False
-        self._braking = False
-        self._lay(
-            now,
-            state[0],
-            state[1],
-            trajectory.times_s,
-            trajectory.positions,
-            trajectory.velocities,
-        )
-        return Forward(
-            times_s=trajectory.times_s,
-            positions=trajectory.positions,
-            velocities=trajectory.velocities,
-        )
-
-    def _lay(
-        self,
-        now: Instant,
-        position: Floats,
-        velocity: Floats,
-        times_s: Floats,
-        positions: Floats,
-        velocities: Floats,
-    ) -> None:
-        """The commanded motion from now on, as the controller will join it to the present state."""
-        self._motion = JointMotion(
-            now.motion_s + np.concatenate([[0.0], times_s]),
-            np.concatenate([position[None, :], positions]),
-            np.concatenate([velocity[None, :], velocities]),
-        )
-
-    def _brake(self, now: Instant) -> Forward | None:
-        """The commanded motion for the lead time, then braking from there; at rest, a point that
-        holds."""
-        # Braking once is enough: a second tail, begun within the first, would only disturb it.
-        if self._motion is None or self._braking:
-            return None
-        self._braking = True
-        here, speed = self._motion.state(now.motion_s)
-        position, velocity = self._motion.state(now.motion_s + self.config.lead_s)
-        tail = braking_tail(position, velocity, self._acceleration)
-        times_s = self.config.lead_s + np.concatenate([[0.0], tail.times_s])
-        positions = np.concatenate([position[None, :], tail.positions])
-        velocities = np.concatenate([velocity[None, :], tail.velocities])
-        self._lay(now, here, speed, times_s, positions, velocities)
-        return Forward(times_s=times_s, positions=positions, velocities=velocities)
+        reason = self.joints.missing(now.steady_s) or self.handover.unreachable()
+        return Finding(verdict=Verdict.HOLD, reason=reason) if reason else None

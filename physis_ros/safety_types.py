@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from physis_core.types import UserError
 from physis_ros.command_sources import Source
+from physis_ros.controller_belief import ControllerBelief
 from physis_ros.safety_checks import Floats
 from physis_ros.safety_verdict import Finding
 
@@ -30,17 +31,16 @@ def _default_sources() -> Mapping[str, Source]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyConfig:
-    """`lead_s`: the first forwarded point lies at least so far ahead: a controller period and the
-    way of the message. `align_s`: by how much a command may be moved in time to where the motion
-    passes through it. `slow_most`: a command that is too fast is stretched by at most this factor,
-    else
-    rejected."""
+    """`late_s`: a forwarded trajectory may be taken by the controller so long after it was judged
+    without passing a limit; one that is not acknowledged by then counts as lost. `acknowledged`:
+    False where forwarding needs no acknowledgement. `slow_most`: a command that is too fast is
+    stretched by at most this factor."""
 
-    lead_s: float = 0.04
+    late_s: float = 0.2
+    acknowledged: bool = True
     joint_state_timeout_s: float = 0.1
     command_age_s: float = 0.5
     longest_command_s: float = 30.0
-    align_s: float = 0.2
     slow_most: float = 1.2
     tracking_tolerance: float = 0.35
     tracking_time_s: float = 0.25
@@ -50,7 +50,6 @@ class SafetyConfig:
 
     def __post_init__(self) -> None:
         for name in (
-            "lead_s",
             "joint_state_timeout_s",
             "command_age_s",
             "longest_command_s",
@@ -59,15 +58,18 @@ class SafetyConfig:
             value = getattr(self, name)
             if not value > 0.0:
                 raise UserError(name, value, "must be above 0")
+        if not 0.0 <= self.late_s <= 1.0:
+            raise UserError("late_s", self.late_s, "must be between 0 and 1")
         if not self.slow_most >= 1.0:
             raise UserError("slow_most", self.slow_most, "must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forward:
-    """What goes to the robot: times [N] from now, positions and velocities [N, joints]; ends at
-    rest."""
+    """What goes to the robot: times [N] from `at_s` of the controller's clock, positions and
+    velocities [N, joints]; ends at rest."""
 
+    at_s: float
     times_s: Floats
     positions: Floats
     velocities: Floats
@@ -80,6 +82,17 @@ class Offered:
 
     forward: Forward | None
     finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """A command may be judged: against `belief`, at the instant `asked`. `changes` tells
+    whether that still holds when the judgement is there."""
+
+    source: str
+    asked: Instant
+    belief: ControllerBelief
+    changes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +109,5 @@ class SafetyCounts:
     limited: int = 0
     rejected: int = 0
     preempted: int = 0
+    waited: int = 0
     trips: int = 0

@@ -46,8 +46,9 @@ class Trajectory:
 class ControllerConfig:
     """The controller's parameters, under their own names, with their own defaults.
 
-    `past_start` says what a start before now does: `step` jumps into the middle (older releases),
-    `shift` plays the whole from now (newer ones).
+    `past_start` says what a start before now does: `step` plays by time, from the middle (Humble
+    to Kilted, and later ones with `allow_trajectory_replacement: false`); `shift` plays the whole
+    from now (later ones by default).
     """
 
     joint_names: tuple[str, ...]
@@ -55,7 +56,7 @@ class ControllerConfig:
     allow_partial_joints_goal: bool = False
     allow_nonzero_velocity_at_trajectory_end: bool = False
     cmd_timeout_s: float = 0.0
-    past_start: PastStart = "shift"
+    past_start: PastStart = "step"
 
     def __post_init__(self) -> None:
         if not self.joint_names:

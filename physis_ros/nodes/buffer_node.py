@@ -284,10 +284,15 @@ class BufferNode(PhysisNode[BufferParameters]):
     ) -> None:
         self._waiting = None
         self._handed_off_s = self.steady_s()
-        window = timeline.window(self.now_ns())
+        start_ns = self.now_ns()
+        window = timeline.window(start_ns)
         self._windows.publish(
             to_trajectory(
-                timeline.limits.names, window.times_s, window.positions, window.velocities
+                timeline.limits.names,
+                window.times_s,
+                window.positions,
+                window.velocities,
+                start_ns=start_ns if self.params.window_start == "stamped" else 0,
             )
         )
         handoff_ns = self.now_ns()

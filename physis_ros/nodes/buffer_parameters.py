@@ -11,6 +11,8 @@ from physis_ros.nodes.base import BaseParameters
 from physis_ros.params import param
 from physis_ros.timeline_types import UNDERRUN_POLICIES
 
+WINDOW_STARTS = ("stamped", "immediate")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferParameters(BaseParameters):
@@ -34,9 +36,15 @@ class BufferParameters(BaseParameters):
     servo_hz: float = param(
         100.0, description="Rate of control points", unit="Hz", minimum=10.0, maximum=1000.0
     )
+    window_start: str = param(
+        "stamped",
+        description="stamped: a window says when it begins, so that its way costs no accuracy; "
+        "immediate: stamp 0, it begins on arrival",
+        choices=WINDOW_STARTS,
+    )
     lead_s: float = param(
         0.06,
-        description="A hand-over lies so far ahead: lead_s of safety_node and the way there",
+        description="A hand-over lies so far ahead: the way to safety_node",
         unit="s",
         minimum=0.0,
         maximum=1.0,

@@ -6,19 +6,16 @@ Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_control
 Services: `~/estop`, `~/reset`, `~/enable`.
 
 THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
-late.
-Keep a hardware emergency stop within reach, and the robot's own limits configured.
+late. Keep a hardware emergency stop within reach, and the robot's own limits configured.
 
 Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that
-a
-trajectory controller brings the robot to rest even when this process is gone. A forward position
+a trajectory controller brings the robot to rest even when this process is gone. A forward position
 controller cannot do that: without this process it holds its last point at once.
-Threads: the loop has its own thread, which sleeps from one grid point of the steady clock to the
-next;
-ROS callbacks run on the executor's thread. `_lock` guards the filter, and whoever holds it also
-sends
-what the filter decided, so that trajectories leave in the order of the decisions. All threads have
-real-time priority where it was granted.
+
+Threads: the loop and the sender (safety_output) have threads of their own; ROS callbacks run on the
+executor's. `_lock` guards the filter; whoever decides puts what is to be sent into the outbox while
+holding it, so that messages leave in the order of the decisions. Judging a command, which takes
+longest, holds no lock. All threads have real-time priority where it was granted.
 """
 
 from __future__ import annotations
@@ -27,72 +24,51 @@ import gc
 import math
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray, Header
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import UserError
+from physis_ros.command_judge import judged
 from physis_ros.command_sources import Source
-from physis_ros.conversions.statuses import percentiles_message
-from physis_ros.conversions.trajectories import from_trajectory, nanoseconds, to_trajectory
+from physis_ros.conversions.trajectories import from_trajectory, nanoseconds
+from physis_ros.fixed_rate import FixedRateThread
 from physis_ros.interfaces import (
     ENABLE,
     ESTOP,
-    FORWARD_POSITION,
     JOINT_STATES,
-    JOINT_TRAJECTORY,
     RESET,
     SAFETY_COMMAND_IN,
-    SAFETY_COMMANDED_STATE,
-    SAFETY_HEARTBEAT,
-    SAFETY_STATUS,
     SAFETY_TELEOP_IN,
 )
-from physis_ros.loop_timing import LoopTiming
-from physis_ros.msg import SafetyStatus
-from physis_ros.nodes.base import (
-    ERROR,
-    EXIT_FAULT,
-    OK,
-    WARN,
-    Diagnosis,
-    PhysisNode,
-    main,
-)
+from physis_ros.nodes.base import EXIT_FAULT, Diagnosis, PhysisNode, main
+from physis_ros.nodes.safety_output import SafetyOutput
 from physis_ros.nodes.safety_parameters import SafetyParameters
-from physis_ros.realtime import ask_realtime
+from physis_ros.nodes.safety_report import SafetyReport
+from physis_ros.realtime import ask_realtime, lock_memory
 from physis_ros.robot_files import load_robot_limits
 from physis_ros.safety_filter import SafetyFilter
-from physis_ros.safety_types import Forward, Instant, SafetyConfig
+from physis_ros.safety_types import Forward, Instant, Offered, SafetyConfig
 from physis_ros.safety_verdict import FINE, Finding, Verdict
 
-# A stamped trajectory starts half way to its first point: on time, it is played at its exact times;
-# late, a controller that shifts it still has the other half for the way to that point.
-_START_SHARE = 0.5
 _SWITCH_S = 5e-4
-_LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
 
 
 class SafetyNode(PhysisNode[SafetyParameters]):
     def __init__(self) -> None:
         super().__init__("safety_node", SafetyParameters)
         self._filter: SafetyFilter | None = None
-        self._timing: LoopTiming | None = None
-        self._handles: list[Any] = []
+        self._output: SafetyOutput | None = None
+        self._report = SafetyReport()
+        self._loop: FixedRateThread | None = None
+        self._subscriptions_made: list[Any] = []
         self._services: list[Any] = []
         self._timers: list[Any] = []
         self._lock = threading.Lock()
-        self._loop_end = threading.Event()
-        self._loop: threading.Thread | None = None
         self._finding: Finding = FINE
-        self._instant_ns = 0
-        self._realtime = False
-        self._realtime_reason = ""
         self._simulated = bool(self.get_parameter("use_sim_time").value)
 
     # Life cycle --------------------------------------------------------------------------------
@@ -105,37 +81,18 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             robot_description=p.robot_description,
             robot_description_file=p.robot_description_file,
         )
-        self._filter = SafetyFilter(
-            limits,
-            SafetyConfig(
-                lead_s=p.lead_s,
-                joint_state_timeout_s=p.joint_state_timeout_s,
-                command_age_s=p.command_age_s,
-                longest_command_s=p.longest_command_s,
-                align_s=p.align_s,
-                slow_most=p.slow_most,
-                tracking_tolerance=p.tracking_tolerance,
-                tracking_time_s=p.tracking_time_s,
-                reset_cooldown_s=p.reset_cooldown_s,
-                enabled=p.enabled_at_start,
-                sources={
-                    "teleop": Source(priority=10, timeout_s=p.teleop_timeout_s),
-                    "model": Source(priority=0, timeout_s=p.model_timeout_s),
-                },
-            ),
-        )
+        self._filter = SafetyFilter(limits, _config(p))
         self._finding = Finding(verdict=Verdict.HOLD, reason="starting")
-        self._robot = self.publisher(
-            JOINT_TRAJECTORY if p.output == "trajectory" else FORWARD_POSITION
+        self._output = SafetyOutput(
+            self,
+            limits.names,
+            positions=p.output == "position",
+            stamped=p.forward_start == "stamped",
+            simulated=self._simulated,
+            acknowledged=self._on_acknowledged,
+            failed=lambda error: self._fail("sender", error),
         )
-        self._status = self.publisher(SAFETY_STATUS)
-        self._commanded = self.publisher(SAFETY_COMMANDED_STATE)
-        self._heartbeat = self.publisher(SAFETY_HEARTBEAT)
-        self._handles = [
-            self._robot,
-            self._status,
-            self._commanded,
-            self._heartbeat,
+        self._subscriptions_made = [
             self.subscribe(JOINT_STATES, self._on_joints),
             self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
             self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
@@ -145,56 +102,61 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.create_service(RESET.type, RESET.name, self._on_reset),
             self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
         ]
+        self._report.realtime = "realtime_priority is 0"
         if p.realtime_priority > 0:
-            self._realtime_reason = ask_realtime(p.realtime_priority)
-            self._realtime = not self._realtime_reason
-            if self._realtime_reason:
-                self.get_logger().warning(self._realtime_reason)
-        else:
-            self._realtime_reason = "realtime_priority is 0"
+            self._report.realtime = ask_realtime(p.realtime_priority)
+            self._report.memory = lock_memory()
+            for refused in filter(None, (self._report.realtime, self._report.memory)):
+                self.get_logger().warning(refused)
         self.get_logger().info(
             "not a certified safety function: keep a hardware emergency stop within reach"
         )
 
     def activate(self) -> None:
+        assert self._output is not None
         p = self.params
-        self._timing = LoopTiming(period_s=1.0 / p.rate_hz, window=p.jitter_window)
+        self._loop = FixedRateThread(
+            "safety",
+            self._tick,
+            lambda error: self._fail("loop", error),
+            period_s=1.0 / p.rate_hz,
+            window=p.jitter_window,
+        )
         self._timers = [
             self.steady_timer(1.0 / p.status_hz, self._beat),
-            self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
+            self.steady_timer(1.0 / p.commanded_hz, self._tell_commanded),
         ]
         # The loop must not wait longer than this for a callback that computes.
         sys.setswitchinterval(_SWITCH_S)
-        self._loop_end.clear()
-        self._loop = threading.Thread(target=self._run_loop, name="safety", daemon=True)
-        self._loop.start()
         # What start-up made stays; a collector that walks through it would cost a tick.
         gc.collect()
         gc.freeze()
+        self._output.start()
+        self._loop.start()
 
     def deactivate(self) -> None:
         for timer in self._timers:
             self.destroy_timer(timer)
         self._timers = []
-        self._loop_end.set()
         if self._loop is not None:
-            self._loop.join()
+            self._loop.stop()
             self._loop = None
-        if self._filter is not None:
+        if self._filter is not None and self._output is not None:
             with self._lock:
                 self._filter.enable(False)
-                self._send(self._filter.tick(self._instant()).forward)
+                self._forward(self._filter.tick(self._instant()).forward)
                 self._filter.enable(self.params.enabled_at_start)
+            self._output.stop()
 
     def cleanup(self) -> None:
-        for handle in self._handles:
-            if hasattr(handle, "publish"):
-                self.destroy_publisher(handle)
-            else:
-                self.destroy_subscription(handle)
+        for subscription in self._subscriptions_made:
+            self.destroy_subscription(subscription)
         for service in self._services:
             self.destroy_service(service)
-        self._handles, self._services = [], []
+        self._subscriptions_made, self._services = [], []
+        if self._output is not None:
+            self._output.close()
+            self._output = None
         self._filter = None
 
     def on_clock_jump(self, delta_s: float) -> None:
@@ -207,19 +169,20 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             else:
                 self._filter.joints.forget_stamps()
 
+    def _fail(self, part: str, error: Exception) -> None:
+        """An error there ends the process: nothing is safe without it."""
+        self.request_exit(EXIT_FAULT, f"safety {part}: {type(error).__name__}: {error}")
+
     # Input -------------------------------------------------------------------------------------
 
     def _on_joints(self, message: JointState) -> None:
         if self._filter is None:
             return
-        stamp_ns = nanoseconds(message.header.stamp)
+        names, stamp_ns = message.name, nanoseconds(message.header.stamp)
+        positions, velocities = message.position, message.velocity
         with self._lock:
             self._filter.joints.see(
-                message.name,
-                message.position,
-                message.velocity,
-                self.steady_s(),
-                stamp_ns=stamp_ns,
+                names, positions, velocities, self.steady_s(), stamp_ns=stamp_ns
             )
 
     def _on_command(self, message: JointTrajectory, source: str) -> None:
@@ -227,14 +190,34 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if judge is None or not self.active:
             return
         stamp_ns = nanoseconds(message.header.stamp)
-        command = from_trajectory(message)
+        steady_s, now_ns = self.both_clocks()
+        asked = self._instant_of(steady_s, now_ns)
+        started_s = (now_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0
         with self._lock:
-            now = self._instant()
-            started_s = (self._instant_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0
-            offered = judge.offer(command, source, now, started_s=started_s)
-            self._send(offered.forward)
-        if offered.forward is None:
+            question = judge.question(source, asked)
+        if isinstance(question, Offered):
+            offered = question
+        else:
+            judgement = judged(
+                from_trajectory(message),
+                question.belief,
+                asked.motion_s,
+                judge.limits,
+                judge.config,
+                started_s=started_s,
+            )
+            with self._lock:
+                offered = judge.answer(question, judgement, self._instant())
+                self._forward(offered.forward)
+        if offered.finding.verdict >= Verdict.HOLD:
             self.get_logger().warning(offered.finding.reason, throttle_duration_sec=1.0)
+
+    def _on_acknowledged(self) -> None:
+        judge = self._filter
+        if judge is None:
+            return
+        with self._lock:
+            judge.handover.taken(self._instant().motion_s)
 
     def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if self._filter is None:
@@ -242,7 +225,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             return response
         with self._lock:
             self._filter.estop(self._instant())
-        self._judge_now()
+        self._tick()
         response.success, response.message = True, "STOP is latched; ~/reset opens it"
         return response
 
@@ -253,7 +236,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         with self._lock:
             answer = self._filter.reset(self._instant())
         response.success, response.message = answer.done, answer.reason
-        self._judge_now()
+        self._tick()
         return response
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
@@ -262,7 +245,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             return response
         with self._lock:
             self._filter.enable(bool(request.data))
-        self._judge_now()
+        self._tick()
         response.success = True
         response.message = "enabled" if request.data else "disabled; braking"
         return response
@@ -270,41 +253,43 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     # The loop ----------------------------------------------------------------------------------
 
     def _instant(self) -> Instant:
-        steady_s, self._instant_ns = self.both_clocks()
-        motion_s = self._instant_ns * 1e-9 if self._simulated else steady_s
+        return self._instant_of(*self.both_clocks())
+
+    def _instant_of(self, steady_s: float, ros_ns: int) -> Instant:
+        motion_s = ros_ns * 1e-9 if self._simulated else steady_s
         return Instant(steady_s=steady_s, motion_s=motion_s)
 
-    def _run_loop(self) -> None:
-        """The fixed-rate loop. An error in it ends the process: without a loop nothing is safe."""
-        try:
-            assert self._timing is not None
-            due_s = self.steady_s()
-            while not self._loop_end.is_set():
-                time.sleep(max(0.0, due_s - self.steady_s()))
-                due_s = self._timing.tick(self.steady_s(), due_s)
-                self._judge_now()
-        except Exception as error:  # noqa: BLE001  said, and the process ends
-            self.request_exit(EXIT_FAULT, f"safety loop: {type(error).__name__}: {error}")
-
-    def _judge_now(self) -> None:
-        judge = self._filter
-        if judge is None:
+    def _tick(self) -> None:
+        judge, output = self._filter, self._output
+        if judge is None or output is None:
             return
         with self._lock:
             now = self._instant()
             done = judge.tick(now)
-            self._send(done.forward)
-            if self.params.output == "position":
-                self._send_position(now)
+            self._forward(done.forward)
+            if self.params.output == "position" and (state := judge.commanded(now)) is not None:
+                output.position(state[0])
             changed = done.finding.verdict != self._finding.verdict
             self._finding = done.finding
         if changed:
             self._log_change(done.finding)
-            self._publish_status()
+            self._tell_status()
+
+    def _forward(self, forward: Forward | None) -> None:
+        """Put a decision into the outbox. The caller holds the lock."""
+        if forward is not None and self._output is not None:
+            self._output.forward(forward)
+
+    # Telling -----------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        self._publish_status()
-        self._heartbeat.publish(Header(stamp=self.get_clock().now().to_msg()))
+        if self._filter is None or self._output is None:
+            return
+        listening = self._output.heard
+        with self._lock:
+            self._filter.handover.listened_to(listening)
+        self._tell_status()
+        self._output.heartbeat()
 
     def _log_change(self, finding: Finding) -> None:
         line = f"{finding.verdict.name}: {finding.reason}" if finding.reason else "OK"
@@ -313,113 +298,52 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         else:
             self.get_logger().info(line)
 
-    # Output ------------------------------------------------------------------------------------
-
-    def _send(self, forward: Forward | None) -> None:
-        if forward is None or self._filter is None or self.params.output != "trajectory":
+    def _tell_commanded(self) -> None:
+        if self._filter is None or self._output is None:
             return
-        start_ns, times_s = 0, forward.times_s
-        if self.params.forward_start == "stamped":
-            start_s = _START_SHARE * float(times_s[0])
-            # Times count from the instant that was judged, not from the end of judging.
-            start_ns = self._instant_ns + round(start_s * 1e9)
-            times_s = times_s - start_s
-        self._robot.publish(
-            to_trajectory(
-                self._filter.limits.names,
-                times_s,
-                forward.positions,
-                forward.velocities,
-                start_ns=start_ns,
-            )
-        )
-
-    def _send_position(self, now: Instant) -> None:
-        state = None if self._filter is None else self._filter.commanded(now)
+        with self._lock:
+            state = self._filter.commanded(self._instant())
         if state is not None:
-            self._robot.publish(Float64MultiArray(data=state[0].tolist()))
+            self._output.commanded(state)
 
-    def _publish_commanded(self) -> None:
-        judge = self._filter
-        if judge is None:
+    def _tell_status(self) -> None:
+        if self._filter is None or self._output is None:
             return
         with self._lock:
-            state = judge.commanded(self._instant())
-        if state is None:
-            return
-        message = JointState(
-            name=list(judge.limits.names), position=state[0].tolist(), velocity=state[1].tolist()
-        )
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._commanded.publish(message)
-
-    def _publish_status(self) -> None:
-        judge, timing = self._filter, self._timing
-        if judge is None:
-            return
-        with self._lock:
-            age_s = judge.command_age_s(self._instant())
-        message = SafetyStatus(
-            verdict=int(self._finding.verdict),
-            reason=self._finding.reason,
-            latched=judge.latched,
-            enabled=judge.enabled,
-            source=judge.source,
-            accepted=judge.counts.accepted,
-            limited=judge.counts.limited,
-            rejected=judge.counts.rejected,
-            trips=judge.counts.trips,
-            command_age_ms=math.nan if age_s is None else age_s * 1e3,
-            realtime=self._realtime,
-        )
-        message.header.stamp = self.get_clock().now().to_msg()
-        if timing is not None:
-            message.loop_jitter_ms = percentiles_message(timing.jitter_ms())
-            message.lost_ticks = timing.lost
-        self._status.publish(message)
+            age_s = self._filter.command_age_s(self._instant())
+        age_ms = math.nan if age_s is None else age_s * 1e3
+        self._output.status(self._report.status(self._filter, self._finding, age_ms, self._loop))
 
     def diagnose(self) -> Sequence[Diagnosis]:
-        judge, timing = self._filter, self._timing
-        if judge is None or timing is None:
+        if self._filter is None or self._loop is None or self._output is None:
             return ()
-        jitter = timing.jitter_ms()
-        realtime = "granted" if self._realtime else self._realtime_reason
-        return (
-            Diagnosis(
-                part="verdict",
-                level=_LEVELS[self._finding.verdict],
-                message=f"{self._finding.verdict.name}: {self._finding.reason}".rstrip(": "),
-                values={
-                    "certified": "no: keep a hardware emergency stop",
-                    "latched": judge.latched,
-                    "enabled": judge.enabled,
-                    "source": judge.source,
-                    "accepted": judge.counts.accepted,
-                    "limited": judge.counts.limited,
-                    "rejected": judge.counts.rejected,
-                    "pre-empted": judge.counts.preempted,
-                    "trips": judge.counts.trips,
-                },
-            ),
-            Diagnosis(
-                part="loop",
-                level=OK if self._realtime else WARN,
-                message=f"real-time priority: {realtime}",
-                values={
-                    "rate [Hz]": self.params.rate_hz,
-                    "jitter [ms]": f"p50 {jitter.p50:.3f}, p99 {jitter.p99:.3f}, "
-                    f"p99.9 {jitter.p999:.3f}, max {jitter.max:.3f}, n {jitter.n}",
-                    "ticks": timing.ticks,
-                    "lost ticks": timing.lost,
-                },
-            ),
-        )
+        return self._report.diagnoses(self._filter, self._finding, self._loop, self._output)
 
     def validate_parameters(self, new: SafetyParameters) -> None:
         if new.joint_state_timeout_s < 1.0 / new.rate_hz:
             raise UserError(
                 "joint_state_timeout_s", new.joint_state_timeout_s, "below one period of rate_hz"
             )
+
+
+def _config(p: SafetyParameters) -> SafetyConfig:
+    return SafetyConfig(
+        # A point for a forward position controller is in force at once; nothing acknowledges it.
+        late_s=p.late_s if p.output == "trajectory" else 0.0,
+        acknowledged=p.output == "trajectory",
+        joint_state_timeout_s=p.joint_state_timeout_s,
+        command_age_s=p.command_age_s,
+        longest_command_s=p.longest_command_s,
+        slow_most=p.slow_most,
+        tracking_tolerance=p.tracking_tolerance,
+        tracking_time_s=p.tracking_time_s,
+        reset_cooldown_s=p.reset_cooldown_s,
+        enabled=p.enabled_at_start,
+        sources={
+            "teleop": Source(priority=10, timeout_s=p.teleop_timeout_s),
+            "model": Source(priority=0, timeout_s=p.model_timeout_s),
+        },
+    )
 
 
 if __name__ == "__main__":

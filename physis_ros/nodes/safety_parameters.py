@@ -32,15 +32,17 @@ class SafetyParameters(BaseParameters):
     )
     forward_start: str = param(
         "stamped",
-        description="stamped: the first point has its exact time (clocks must agree); "
-        "immediate: stamp 0, it starts on arrival",
+        description="stamped: every point has its exact time (clocks must agree); "
+        "immediate: stamp 0, time counts from arrival",
         choices=STARTS,
     )
-    lead_s: float = param(
-        0.04,
-        description="First forwarded point lies so far ahead: a controller period and the way",
+    late_s: float = param(
+        0.2,
+        description="A forwarded trajectory may be taken so late without passing a limit; not "
+        "acknowledged by then, it counts as lost. Its first point lies a little further ahead, so "
+        "a command must reach further than this",
         unit="s",
-        minimum=0.002,
+        minimum=0.02,
         maximum=0.5,
     )
     joint_state_timeout_s: float = param(
@@ -60,13 +62,6 @@ class SafetyParameters(BaseParameters):
     )
     longest_command_s: float = param(
         30.0, description="Longest accepted trajectory", unit="s", minimum=0.1, maximum=3600.0
-    )
-    align_s: float = param(
-        0.2,
-        description="A command may be moved so far in time to continue the motion under way",
-        unit="s",
-        minimum=0.0,
-        maximum=0.5,
     )
     slow_most: float = param(
         1.2,

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_core.types import UserError
+from physis_ros.command_judge import judged
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.point_interpolation import MotionState
 from physis_ros.safety_checks import CommandedTrajectory
@@ -59,16 +60,13 @@ class Robot:
     def play(self, forward):
         if forward is None:
             return
-        first_s = float(forward.times_s[0])
         refused = self.controller.accept(
             Trajectory(
                 joint_names=NAMES,
-                start_s=self.now_s + first_s - 0.001,
+                start_s=self.now_s,
                 points=tuple(
                     TrajectoryPoint(
-                        time_from_start_s=float(t) - first_s + 0.001,
-                        positions=tuple(q),
-                        velocities=tuple(v),
+                        time_from_start_s=float(t), positions=tuple(q), velocities=tuple(v)
                     )
                     for t, q, v in zip(forward.times_s, forward.positions, forward.velocities)
                 ),
@@ -76,6 +74,7 @@ class Robot:
             self.now_s,
         )
         assert refused is None
+        self.filter.handover.taken(self.now_s)
 
     def run(self, seconds):
         for _ in range(round(seconds / TICK_S)):
@@ -382,8 +381,9 @@ def test_hold_is_from_the_commanded_state():
         robot.filter.tick(robot.now)
         robot.now_s += TICK_S
     robot.filter.estop(robot.now)
-    forward = robot.filter.tick(robot.now).forward
-    assert forward.positions[-1] == pytest.approx([0.0, 0.0, 0.0])
+    # It rests where it was told to; there is nothing to tell it.
+    assert robot.filter.tick(robot.now).forward is None
+    assert robot.filter.commanded(robot.now)[0] == pytest.approx([0.0, 0.0, 0.0])
 
 
 def test_a_measured_position_beyond_its_limit_is_a_stop():
@@ -426,12 +426,12 @@ def test_a_jump_of_the_motion_clock_brakes_where_the_robot_was(delta_s):
     assert tick.finding.verdict is Verdict.HOLD
     assert "ROS time jumped" in tick.finding.reason
     assert not tick.forward.velocities[-1].any()
-    assert np.all(np.abs(tick.forward.positions[-1] - before) < np.abs(speed) * 0.2 + 1e-9)
+    assert np.all(np.abs(tick.forward.positions[-1] - before) < np.abs(speed) * 0.2 + 1e-6)
 
 
 def test_wrong_configuration_names_the_field():
-    with pytest.raises(UserError, match="lead_s"):
-        SafetyConfig(lead_s=0.0)
+    with pytest.raises(UserError, match="late_s"):
+        SafetyConfig(late_s=-1.0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -452,3 +452,75 @@ def test_whatever_is_commanded_no_limit_is_passed(data):
     robot.run(3.0)
     robot.assert_resting()
     robot.assert_within_limits()
+
+
+def test_what_is_not_acknowledged_bars_everything_until_rest():
+    robot = Robot()
+    begun_s = robot.now_s
+    stream(robot, 1.0, begun_s)
+    forward = robot.filter.offer(_window(robot, begun_s), "model", robot.now).forward
+    assert forward is not None
+    # The controller never gets it, and nobody acknowledges it.
+    assert (
+        "on its way"
+        in robot.filter.offer(_window(robot, begun_s), "model", robot.now).finding.reason
+    )
+    tick = robot.run(0.25)
+    assert tick.finding.verdict is Verdict.HOLD
+    assert tick.finding.reason.startswith("handover: not acknowledged within 0.2 s")
+    assert robot.filter.offer(_window(robot, begun_s), "model", robot.now).forward is None
+    assert robot.filter.handover.lost == 1
+    robot.run(0.6)
+    robot.assert_resting()
+    robot.assert_within_limits()
+    assert robot.filter.commanded(robot.now)[0] == pytest.approx(robot.path[-1])
+    here = robot.path[-1].tolist()
+    assert robot.command([0.1], [here], [[0.0] * 3]).forward is not None
+    assert robot.run(0.01).finding.verdict is Verdict.OK
+
+
+def _window(robot, begun_s):
+    times, positions, velocities = smooth(robot.now_s - begun_s, 0.4)
+    return CommandedTrajectory(
+        joint_names=NAMES, times_s=times, positions=positions, velocities=velocities
+    )
+
+
+def test_nothing_is_forwarded_where_nobody_receives_it():
+    robot = Robot()
+    robot.filter.handover.listened_to(False)
+    answer = robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3])
+    assert answer.forward is None
+    assert "nobody receives" in answer.finding.reason
+    assert robot.run(0.01).finding.verdict is Verdict.HOLD
+    robot.filter.handover.listened_to(True)
+    assert robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3]).forward is not None
+
+
+def test_what_was_judged_before_a_stop_is_overtaken_by_it():
+    robot = Robot()
+    question = robot.filter.question("model", robot.now)
+    judgement = judged(
+        CommandedTrajectory(
+            joint_names=NAMES, times_s=[0.5], positions=[[0.05, 0.0, 0.0]], velocities=[[0.0] * 3]
+        ),
+        question.belief,
+        robot.now_s,
+        LIMITS,
+        robot.filter.config,
+        started_s=0.0,
+    )
+    robot.filter.estop(robot.now)
+    assert robot.filter.answer(question, judgement, robot.now).forward is None
+    assert robot.run(0.01).finding.verdict is Verdict.STOP
+
+
+def test_a_forward_position_controller_needs_no_acknowledgement():
+    robot = Robot(SafetyConfig(late_s=0.0, acknowledged=False))
+    robot.command([0.3], [[0.1, 0.0, 0.0]], [[0.0] * 3])
+    assert not robot.filter.handover.in_flight
+    robot.run(0.1)
+    robot.filter.estop(robot.now)
+    forward = robot.filter.tick(robot.now).forward
+    assert 0.02 < forward.times_s[-1] < 0.2
+    assert not forward.velocities[-1].any()
