@@ -84,7 +84,9 @@ class Admission:
         for number, plan in enumerate(groupings):
             demands = self.placement.demands(request.model, plan.partition, request.slo.period_s)
             devices = self.placement.find(
-                demands, discrepancies=self.policy.discrepancies, nodes=self.policy.nodes
+                demands,
+                discrepancies=self.policy.discrepancies,
+                nodes=max(self.policy.nodes, len(demands) + 8),
             )
             if isinstance(devices, Shortage):
                 if shortage is None or devices.missing_share < shortage.missing_share:
@@ -289,6 +291,8 @@ class Admission:
     def _places(self, request: StreamRequest, placement: Placement) -> bool:
         for plan in self.groupings(request.model, request.slo)[:3]:
             demands = placement.demands(request.model, plan.partition, request.slo.period_s)
-            if not isinstance(placement.find(demands, discrepancies=0, nodes=50), Shortage):
+            if not isinstance(
+                placement.find(demands, discrepancies=0, nodes=len(demands) + 1), Shortage
+            ):
                 return True
         return False

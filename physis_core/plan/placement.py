@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from physis_core.plan.pool_state import EPS, Fit, PoolState, RankDemand, Shortage
+from physis_core.plan.pool_state import EPS, After, Fit, PoolState, RankDemand, Shortage
 
 __all__ = ["Fit", "Placement", "RankDemand", "Shortage"]
 
@@ -80,26 +80,23 @@ class Placement(PoolState):
         if rank > search.deepest:
             search.deepest, search.placed = rank, list(chosen)
         demand = demands[rank]
-        for deviation, device in enumerate(self._candidates(demand, chosen)):
+        after = self.after(demand, chosen)
+        for deviation, device in enumerate(self._candidates(after, chosen)):
             if deviation > allowed:
                 break
-            self.put(demand, device, 1)
-            fresh = device not in chosen
-            if fresh:
-                self.streams[device] += 1
+            newcomer = device not in chosen
+            undo = self.lay(demand, device, after, newcomer)
             try:
                 found = self._extend(demands, (*chosen, device), allowed - deviation, search)
             finally:
-                self.put(demand, device, -1)
-                if fresh:
-                    self.streams[device] -= 1
+                self.lift(demand, device, undo, newcomer)
             if found is not None:
                 return found
         return None
 
-    def _candidates(self, demand: RankDemand, chosen: tuple[int, ...]) -> Iterator[int]:
+    def _candidates(self, after: After, chosen: tuple[int, ...]) -> Iterator[int]:
         """Devices that can take this rank, best first; of several alike only one per host."""
-        memory, load = self.after(demand, chosen)
+        memory, load = after.memory, after.load
         limit = self.pool.memory_bytes
         fits = (memory <= limit * (1 + EPS)) & (load <= (1.0 - self.margin) * (1 + EPS))
         if not fits.any():
@@ -134,11 +131,11 @@ class Placement(PoolState):
         for demand, device in zip(demands, search.placed):
             self.put(demand, device, 1)
         try:
-            memory, load = self.after(demands[rank], search.placed)
+            after = self.after(demands[rank], search.placed)
         finally:
             for demand, device in zip(demands, search.placed):
                 self.put(demand, device, -1)
-        limit = self.pool.memory_bytes
+        limit, memory, load = self.pool.memory_bytes, after.memory, after.load
         over_memory = np.maximum(0.0, memory / limit - 1.0)
         over_time = np.maximum(0.0, load / (1.0 - self.margin) - 1.0)
         device = int(np.argmin(np.maximum(over_memory, over_time)))

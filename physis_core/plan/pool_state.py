@@ -52,6 +52,18 @@ class Shortage:
     missing_share: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    """Every device as it would be with one more rank: memory, load, and what these are made of."""
+
+    memory: Floats
+    load: Floats
+    mean: Floats
+    square: Floats
+    weights: Floats
+
+
+Undo = tuple[float, float, float]
 State = TypeVar("State", bound="PoolState")
 
 
@@ -216,8 +228,8 @@ class PoolState:
         stretch = np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
         return np.asarray((mean + np.sqrt(square)) * stretch, dtype=np.float64)
 
-    def after(self, demand: RankDemand, present: Sequence[int] = ()) -> tuple[Floats, Floats]:
-        """Memory and load of every device if this rank of a new stream were put there.
+    def after(self, demand: RankDemand, present: Sequence[int] = ()) -> After:
+        """What every device would hold if this rank of a new stream were put there.
 
         `present`: devices that have other ranks of the stream already.
         """
@@ -231,11 +243,39 @@ class PoolState:
         square = self._square + (
             (faster * excess[keys, new]) ** 2 - (rate * excess[keys, old]) ** 2
         ).sum(axis=1)
+        square = np.maximum(square, 0.0)
         weights = self._weights + (count == 0) @ self._weight[keys]
         streams = self.streams + 1
         streams[list(set(present))] -= 1
-        memory = self._memory(self._bytes + demand.bytes + weights, streams)
-        return memory, self._load(mean, np.maximum(square, 0.0), streams)
+        return After(
+            memory=self._memory(self._bytes + demand.bytes + weights, streams),
+            load=self._load(mean, square, streams),
+            mean=mean,
+            square=square,
+            weights=weights,
+        )
+
+    def lay(self, demand: RankDemand, device: int, after: After, newcomer: bool) -> Undo:
+        """Put a rank down for the time of a search. `lift` with the result takes it up again."""
+        undo = (self._mean[device], self._square[device], self._weights[device])
+        self._count[device, demand.keys] += demand.tasks
+        self._rate[device, demand.keys] += demand.tasks * demand.rate_hz
+        self._bytes[device] += demand.bytes
+        self._mean[device] = after.mean[device]
+        self._square[device] = after.square[device]
+        self._weights[device] = after.weights[device]
+        self.streams[device] += newcomer
+        return undo
+
+    def lift(self, demand: RankDemand, device: int, undo: Undo, newcomer: bool) -> None:
+        self._count[device, demand.keys] -= demand.tasks
+        rate = self._rate[device]
+        rate[demand.keys] -= demand.tasks * demand.rate_hz
+        # Subtracting does not quite undo adding; where no task is left, no rate is.
+        rate[demand.keys] *= self._count[device, demand.keys] > 0
+        self._bytes[device] -= demand.bytes
+        self._mean[device], self._square[device], self._weights[device] = undo
+        self.streams[device] -= newcomer
 
     def over(self, devices: Iterable[int]) -> Shortage | None:
         """The worst of these devices that holds more than it has; None where all fit."""
@@ -261,7 +301,8 @@ class PoolState:
         """Fragmentation: shares of the pool's memory and time that are free but of no use to this
         rank.
         """
-        memory, load = self.after(demand)
+        after = self.after(demand)
+        memory, load = after.memory, after.load
         limit = self.pool.memory_bytes
         useless = (memory > limit * (1 + EPS)) | (load > (1.0 - self.margin) * (1 + EPS))
         free_memory = np.maximum(0.0, limit - self.memory_used()) / limit

@@ -57,7 +57,7 @@ class Policy:
     groupings: int = 8
     most_devices: int = 24
     discrepancies: int = 2
-    nodes: int = 150
+    nodes: int = 40
     compared: int = 3
     verify: bool = True
     advise: bool = True
