@@ -17,7 +17,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.bench.ranks import run_ranks
-from physis_core.runtime.link import edge_group
+from physis_core.runtime.gloo_link import edge_group
 
 WARM_UP = 20
 

@@ -118,6 +118,7 @@ class ProcessCluster:
         self._changed = Wake()
         self._lock = threading.Lock()
         self._closing = False
+        self._ended = threading.Event()
         self._listening = False
 
     def start(self, timeout_s: float) -> list[Message]:
@@ -146,8 +147,14 @@ class ProcessCluster:
         accepting.start()
         self._listening = True
         if self._spawn:
-            for worker in range(self._deployment.workers):
-                self._spawn_worker(worker, control_port)
+            spawned = threading.Event()
+            threading.Thread(
+                target=self._spawn_all,
+                args=(control_port, spawned),
+                name="physis-parent",
+                daemon=True,
+            ).start()
+            spawned.wait()
         ends_s = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -182,6 +189,17 @@ class ProcessCluster:
     def listening(self) -> bool:
         """Whether workers from elsewhere may come."""
         return self._listening
+
+    def _spawn_all(self, control_port: int, spawned: threading.Event) -> None:
+        """Start the workers, and live as long as they: the kernel takes the end of the thread that
+        started a process for the end of its parent, and they end with their parent.
+        """
+        try:
+            for worker in range(self._deployment.workers):
+                self._spawn_worker(worker, control_port)
+        finally:
+            spawned.set()
+        self._ended.wait()
 
     def _spawn_worker(self, worker: int, control_port: int) -> None:
         assert self._store is not None
@@ -290,6 +308,7 @@ class ProcessCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._ended.set()
         for reader in self._readers:
             reader.join(timeout=2.0)
         for channel in self._channels.values():

@@ -1,43 +1,26 @@
-"""One edge between two devices of different worker processes: chunks one way, credits the other.
+"""An edge between two devices of different worker processes: chunks one way, credits the other.
 
-Each edge is its own two-rank process group, made through the shared store, so that a lost peer
-breaks its edges and no others. A message is one uint8 tensor of the edge's fixed size: envelope,
-then payload.
-
-The event loop sends, without waiting. A thread at each end receives: chunks at the target, credits
-at the source. It posts what came to the loop's inbox and rings. Nothing queues without bound: a
-chunk is sent only with a credit of its (stream, stage boundary), and a credit is sent only for a
-chunk that started computing.
+What the event loop asks of its two ends, and how a payload lies in a message. Nothing queues
+without bound: a chunk is sent only with a credit of its (stream, stage boundary), and a credit is
+sent only for a chunk that started computing.
 """
 
 from __future__ import annotations
 
-import struct
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from physis_core.model.protocol import ModelSpec, Payload, TensorSpec
-from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight, pack_into, unpack_from
+from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
 from physis_core.types import UserError
 
-_CREDITS_A_MESSAGE = 32
-_CREDIT_HEAD = struct.Struct("<IIQ")
-_CREDIT = struct.Struct("<III")
-_CREDIT_BYTES = _CREDIT_HEAD.size + _CREDITS_A_MESSAGE * _CREDIT.size
-_CREDIT_RING = 64
 _ALIGN = 16
 FOREVER = timedelta(days=3650)
 """An idle stream is no error: the loss of a peer closes its sockets and is seen at once."""
-
-_STOP_STREAM = 0xFFFFFFFF
-"""Stream handle of the message that ends an edge in an orderly way."""
 
 Credit = tuple[int, int, int]
 """(stream, epoch, stage that freed a place)."""
@@ -70,14 +53,6 @@ class LinkReceiver(Protocol):
     def close(self) -> None: ...
 
 
-def edge_group(store: TCPStore, name: str, rank: int, host: str) -> Any:
-    """The two-rank gloo group of an edge; blocks until the peer has come, too."""
-    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    options._timeout = FOREVER
-    return dist.ProcessGroupGloo(PrefixStore(name, store), rank, 2, options)
-
-
 class PayloadLayout:
     """Where the tensors of a payload of each kind lie behind the envelope."""
 
@@ -105,11 +80,6 @@ class PayloadLayout:
         )
 
 
-def _view(buffer: torch.Tensor) -> memoryview:
-    bytes_of: Any = buffer.numpy()
-    return memoryview(bytes_of)
-
-
 def _places(specs: Sequence[TensorSpec]) -> list[tuple[int, int, TensorSpec]]:
     places = []
     offset = ENVELOPE_BYTES
@@ -117,211 +87,6 @@ def _places(specs: Sequence[TensorSpec]) -> list[tuple[int, int, TensorSpec]]:
         places.append((offset, offset + spec.bytes, spec))
         offset += (spec.bytes + _ALIGN - 1) // _ALIGN * _ALIGN
     return places
-
-
-class GlooSender:
-    """Args:
-    layout: None where no payload travels (emulated devices).
-    on_credits, on_lost: called in the receiving thread.
-    """
-
-    def __init__(
-        self,
-        group: Any,
-        size_bytes: int,
-        layout: PayloadLayout | None,
-        *,
-        on_credits: Callable[[list[Credit]], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._group = group
-        self._size = size_bytes
-        self._layout = layout
-        self._on_credits = on_credits
-        self._on_lost = on_lost
-        self._free: list[tuple[torch.Tensor, memoryview]] = []
-        self._sent: deque[tuple[Any, tuple[torch.Tensor, memoryview]]] = deque()
-        self._received = 0
-        self._reclaimed = 0
-        self._lost = False
-        self.bytes_sent = 0
-        self.errors = 0
-        self.messages = 0
-        self._thread = threading.Thread(target=self._receive_credits, daemon=True)
-        self._thread.start()
-
-    def send(self, chunk: InFlight, stage: int) -> None:
-        if self._lost:
-            return
-        buffer, view = self._free.pop() if self._free else self._new_buffer()
-        pack_into(view, chunk, stage)
-        if self._layout is not None:
-            for place, part in zip(self._layout.views(buffer, stage), chunk.payload, strict=True):
-                place.copy_(part)
-        self._post((buffer, view))
-        # Not before: the message was waited for, its predecessors' buffers are not.
-        self._reclaim()
-
-    def _post(self, entry: tuple[torch.Tensor, memoryview]) -> None:
-        try:
-            work = self._group.send([entry[0]], 1, 0)
-        except RuntimeError as error:
-            self._lose(str(error))
-            return
-        self._sent.append((work, entry))
-        self.messages += 1
-        self.bytes_sent += self._size
-
-    def _reclaim(self) -> None:
-        """Take back the buffers of messages that the peer says it has received.
-
-        gloo's send work completes only in `wait`; for a received message `wait` returns at once.
-        """
-        while self._reclaimed < self._received and self._sent:
-            work, entry = self._sent.popleft()
-            work.wait()
-            self._reclaimed += 1
-            self._free.append(entry)
-
-    def _new_buffer(self) -> tuple[torch.Tensor, memoryview]:
-        buffer = torch.zeros(self._size, dtype=torch.uint8)
-        return buffer, _view(buffer)
-
-    def _receive_credits(self) -> None:
-        buffer = torch.zeros(_CREDIT_BYTES, dtype=torch.uint8)
-        view = _view(buffer)
-        while True:
-            try:
-                self._group.recv([buffer], 1, 1).wait()
-            except RuntimeError as error:
-                self._lose(str(error))
-                return
-            count, last, received = _CREDIT_HEAD.unpack_from(view, 0)
-            self._received = received
-            if count:
-                size = _CREDIT.size
-                self._on_credits(
-                    [_CREDIT.unpack_from(view, _CREDIT_HEAD.size + i * size) for i in range(count)]
-                )
-            if last:
-                return
-
-    def _lose(self, reason: str) -> None:
-        self.errors += 1
-        if not self._lost:
-            self._lost = True
-            self._on_lost(reason)
-
-    def close(self) -> None:
-        """Tell the peer that nothing more comes. Does not wait for it."""
-        if self._lost:
-            return
-        buffer, view = self._new_buffer()
-        pack_into(view, _stop_chunk(), 0)
-        self._post((buffer, view))
-
-
-class GlooReceiver:
-    """Args:
-    on_chunk: called in the receiving thread with the chunk and the stage that it is bound for.
-    """
-
-    def __init__(
-        self,
-        group: Any,
-        size_bytes: int,
-        layout: PayloadLayout | None,
-        *,
-        on_chunk: Callable[[InFlight], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._group = group
-        self._size = size_bytes
-        self._layout = layout
-        self._on_chunk = on_chunk
-        self._on_lost = on_lost
-        self._pending: list[Credit] = []
-        self._ring = [torch.zeros(_CREDIT_BYTES, dtype=torch.uint8) for _ in range(_CREDIT_RING)]
-        self._works: list[Any] = [None] * _CREDIT_RING
-        self._next = 0
-        self._received = 0
-        self._lost = False
-        self._thread = threading.Thread(target=self._receive_chunks, daemon=True)
-        self._thread.start()
-
-    def give_credit(self, stream: int, epoch: int, stage: int) -> None:
-        """Goes out with `flush`, so that one message carries what one turn of the loop freed."""
-        self._pending.append((stream, epoch, stage))
-
-    def flush(self) -> None:
-        while self._pending and not self._lost:
-            part, self._pending = (
-                self._pending[:_CREDITS_A_MESSAGE],
-                self._pending[_CREDITS_A_MESSAGE:],
-            )
-            self._post(part, last=0)
-
-    def _post(self, credits: Sequence[Credit], last: int) -> None:
-        slot = self._next % _CREDIT_RING
-        self._next += 1
-        work = self._works[slot]
-        buffer = self._ring[slot]
-        view = _view(buffer)
-        try:
-            if work is not None:
-                work.wait()
-            _CREDIT_HEAD.pack_into(view, 0, len(credits), last, self._received)
-            for i, credit in enumerate(credits):
-                _CREDIT.pack_into(view, _CREDIT_HEAD.size + i * _CREDIT.size, *credit)
-            self._works[slot] = self._group.send([buffer], 0, 1)
-        except RuntimeError as error:
-            self._lose(str(error))
-
-    def _receive_chunks(self) -> None:
-        while True:
-            # A fresh buffer each time: the payload is views of it, and a model may carry them on.
-            buffer = torch.empty(self._size, dtype=torch.uint8)
-            try:
-                self._group.recv([buffer], 0, 0).wait()
-            except RuntimeError as error:
-                self._lose(str(error))
-                return
-            self._received += 1
-            chunk = unpack_from(_view(buffer))
-            if chunk.stream == _STOP_STREAM:
-                return
-            if self._layout is not None:
-                chunk.payload = self._layout.views(buffer, chunk.stage)
-            self._on_chunk(chunk)
-
-    def _lose(self, reason: str) -> None:
-        if not self._lost:
-            self._lost = True
-            self._on_lost(reason)
-
-    def close(self) -> None:
-        """Tell the peer that no credit comes any more. Does not wait for it."""
-        if not self._lost:
-            self._post((), last=1)
-
-
-def _stop_chunk() -> InFlight:
-    return InFlight(
-        stream=_STOP_STREAM,
-        epoch=0,
-        seq=0,
-        stage=0,
-        block=0,
-        step=0,
-        deadline_s=0.0,
-        ready_s=0.0,
-        chunk_id=0,
-        seed=0,
-        version=0,
-        release_s=0.0,
-        entry_s=0.0,
-        touches=(),
-    )
 
 
 def check_link(kind: str) -> None:

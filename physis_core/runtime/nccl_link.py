@@ -17,13 +17,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
-from physis_core.runtime.link import (
-    FOREVER,
-    Credit,
-    GlooReceiver,
-    GlooSender,
-    PayloadLayout,
-)
+from physis_core.runtime.gloo_link import GlooReceiver, GlooSender
+from physis_core.runtime.link import FOREVER, Credit, PayloadLayout
 
 
 def nccl_group(store: TCPStore, name: str, rank: int) -> Any:

@@ -30,15 +30,9 @@ from physis_core.model.loading import load_spec
 from physis_core.runtime.control import Channel, Message
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.runtime.gloo_link import GlooReceiver, GlooSender, edge_group
 from physis_core.runtime.host_clock import HostClock
-from physis_core.runtime.link import (
-    Credit,
-    GlooReceiver,
-    GlooSender,
-    PayloadLayout,
-    check_link,
-    edge_group,
-)
+from physis_core.runtime.link import Credit, PayloadLayout, check_link
 from physis_core.runtime.nccl_link import NcclReceiver, NcclSender, nccl_group
 from physis_core.runtime.warmup import build_devices
 from physis_core.runtime.worker_loop import WorkerLoop

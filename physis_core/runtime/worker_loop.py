@@ -22,6 +22,12 @@ from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.link import Credit, LinkReceiver, LinkSender
 from physis_core.runtime.stages import StageSlot, StreamSide
+from physis_core.runtime.worker_report import (
+    device_counters,
+    edge_counters,
+    queue_lengths,
+    recorded,
+)
 from physis_core.runtime.worker_streams import WorkerStreams
 from physis_core.types import Array, UserError
 
@@ -434,62 +440,22 @@ class WorkerLoop:
         fields = {"stream": side.handle, "epoch": side.epoch, "reason": _reason(error)}
         self._reply(Message("failed", fields))
 
-    # -- figures ----------------------------------------------------------------------------------
-
     def _stats(self, fields: dict[str, Any]) -> Message:
-        queues: dict[str, int] = {}
-        for side in self._sides.values():
-            for slot in side.slots.values():
-                key = str(slot.device.index)
-                queues[key] = queues.get(key, 0) + len(slot.fifo)
+        sides = self._sides.values()
         answer: dict[str, Any] = {
             "request": fields["request"],
             "asked_s": fields["asked_s"],
             "now_s": self._clock.now_s(),
-            "queues": queues,
+            "queues": queue_lengths(sides),
             "late_dropped": self.late_dropped,
         }
         arrays: dict[str, Array] = {}
         if fields.get("full"):
-            tasks, lost = self.log.take()
-            arrays["tasks"] = tasks.view("u1")
-            answer["records_lost"] = lost
-            answer["edges"] = [self._edge(a, b, s) for (a, b), s in self.senders.items()]
-            answer["devices"] = [self._device(device) for device in self.devices.values()]
+            lost, arrays = recorded(self.log)
+            answer.update(lost)
+            answer["edges"] = [edge_counters(e, s, sides) for e, s in self.senders.items()]
+            answer["devices"] = [device_counters(d, sides) for d in self.devices.values()]
         return Message("stats", answer, arrays)
-
-    def _edge(self, source: int, target: int, sender: LinkSender) -> dict[str, Any]:
-        waits = [
-            slot.blocked_s
-            for side in self._sides.values()
-            for slot in side.slots.values()
-            if slot.link is sender
-        ]
-        return {
-            "source": source,
-            "target": target,
-            "messages": sender.messages,
-            "bytes": sender.bytes_sent,
-            "errors": sender.errors,
-            "credit_wait_s": sum(waits),
-        }
-
-    def _device(self, device: Device) -> dict[str, Any]:
-        kv = {
-            id(slot.kv): slot.kv.bytes
-            for side in self._sides.values()
-            for slot in side.slots.values()
-            if slot.device is device and slot.kv is not None
-        }
-        return {
-            "device": device.index,
-            "batches": device.batches,
-            "busy_s": device.busy_s,
-            "weight_bytes": device.weight_bytes,
-            "kv_bytes": sum(kv.values()),
-            "activation_bytes": device.most_waiting * device.activation_bytes,
-            "workspace_bytes": device.workspace_bytes(),
-        }
 
 
 def _device_start_s(device: Device, tasks: Sequence[Any]) -> float:

@@ -144,6 +144,22 @@ def test_a_killed_worker_ends_its_streams_and_no_other():
     assert gone(pids)
 
 
+def test_workers_outlive_the_thread_that_started_the_engine():
+    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    seen = Collected()
+    deployment = simple_deployment(ref, partition="block", devices=2, workers=2)
+    engine = Engine(deployment, on_chunk=seen.chunk, on_event=seen.event)
+    starting = threading.Thread(target=engine.start, args=(PATIENCE_S,))
+    starting.start()
+    starting.join()
+    with engine:
+        engine.open_stream(StreamConfig(stream_id="a", release="free"))
+        engine.observe("a", observation())
+        seen.until(lambda: len(seen.chunks) >= 20)
+        assert engine.status().workers_alive == (0, 1)
+    assert [e.kind for e in seen.events] == ["stream_opened"]
+
+
 FRONT = textwrap.dedent(
     """
     import sys, time

@@ -12,7 +12,8 @@ from physis_core.model.loading import ModelRef, load_spec
 from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.engine import Engine
 from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
-from physis_core.runtime.link import GlooReceiver, GlooSender, PayloadLayout, check_link, edge_group
+from physis_core.runtime.gloo_link import GlooReceiver, GlooSender, edge_group
+from physis_core.runtime.link import PayloadLayout, check_link
 from physis_core.types import UserError
 
 SPEC = load_spec(ModelRef(kind="synthetic", config={"extra_stream_tokens": 3}))
