@@ -8,6 +8,7 @@ unconfigured, says why on /diagnostics, and may be configured again.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ from rclpy.timer import Timer
 from physis_core.types import UserError
 from physis_ros.clock_jump import ClockJumpWatch
 from physis_ros.domain import domain_from
+from physis_ros.image_memory import keep_image_memory
 from physis_ros.interfaces import DIAGNOSTICS, Topic, qos_mismatch
 from physis_ros.params import NodeParameters, param
 
@@ -328,6 +330,7 @@ def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None =
     """
     arguments = list(sys.argv if argv is None else argv)
     program = os.path.basename(arguments[0]) if arguments else "node"
+    keep_image_memory()
     stop = threading.Event()
     # Handlers go in first, so that a stop during start-up is not lost.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -360,6 +363,9 @@ def _spin(node: PhysisNode[Any], stop: threading.Event) -> int:
     code = node.autostart()
     if code != EXIT_OK:
         return code
+    # What start-up made stays; a collector that walks through it would hold up some callback.
+    gc.collect()
+    gc.freeze()
     executor = _new_executor()
     executor.add_node(node)
     try:

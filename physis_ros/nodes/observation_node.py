@@ -3,7 +3,8 @@
 Inputs: `camera/<name>/image_raw` (or `.../compressed`), `joint_states` and others named in
 `joint_state_topics`, `instruction`. Output: `observation`, at most `max_rate_hz` times a second,
 and only where every part is there; /diagnostics says which source is why there is none. All on the
-executor's thread: an image is decoded only when it is used.
+executor's thread. Where an observation is due, an image is resized when it comes, while the others
+are still on their way; where none is, it waits as it came, and is resized only if it is used.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._published_before = 0
         self._clock_suspect = False
         self._unreadable: dict[str, str] = {}
+        self._resized: dict[str, tuple[int, Image]] = {}
 
     def validate_parameters(self, new: ObservationParameters) -> None:
         for name in new.compressed_cameras:
@@ -169,6 +171,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         for subscription in self._entities:
             self.destroy_subscription(subscription)
         self._entities.clear()
+        self._resized.clear()
         if self._sync is not None:
             self._sync.reset()
 
@@ -183,19 +186,19 @@ class ObservationNode(PhysisNode[ObservationParameters]):
     def on_clock_jump(self, delta_s: float) -> None:
         if self._sync is not None:
             self._sync.reset()
+        self._resized.clear()
         self._not_before_s = 0.0
 
     def _take_image(self, camera: str, message: CameraMessage) -> None:
         assert self._sync is not None, "subscriptions live between activate and cleanup"
-        self._sync.add_image(
-            camera,
-            message,
-            stamp_ns=time_to_ns(message.header.stamp),
-            receipt_ns=self.now_ns(),
-            receipt_s=self.steady_s(),
+        stamp_ns, now_s = time_to_ns(message.header.stamp), self.steady_s()
+        refused = self._sync.add_image(
+            camera, message, stamp_ns=stamp_ns, receipt_ns=self.now_ns(), receipt_s=now_s
         )
         self._image_waits = True
-        self._publish_newest()
+        if refused is None and now_s >= self._not_before_s:
+            self._resize(camera, stamp_ns, message)
+            self._publish_newest()
 
     def _take_joints(self, message: JointState) -> None:
         assert self._sync is not None, "subscriptions live between activate and cleanup"
@@ -237,21 +240,34 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         assert self._inputs is not None
         images = []
         for camera, message in zip(self._inputs.camera_names, messages):
-            field = f"camera/{camera}"
-            try:
-                if isinstance(message, CompressedImage):
-                    rgb = compressed_to_rgb(message, field=field)
-                else:
-                    rgb = image_to_rgb(message, field=field)
-                resized = resize_rgb(rgb, self._inputs.image_size)
-            except UserError as error:
-                self._note_unreadable(field, error)
+            stamp_ns = time_to_ns(message.header.stamp)
+            known = self._resized.get(camera)
+            image = known[1] if known is not None and known[0] == stamp_ns else None
+            if image is None:
+                image = self._resize(camera, stamp_ns, message)
+            if image is None:
                 return None
-            self._unreadable.pop(field, None)
-            images.append(
-                rgb_to_image(resized, stamp=message.header.stamp, frame_id=message.header.frame_id)
-            )
+            images.append(image)
         return images
+
+    def _resize(self, camera: str, stamp_ns: int, message: CameraMessage) -> Image | None:
+        """The image as the model takes it; None, and the reason noted, where it cannot be read."""
+        assert self._inputs is not None
+        field = f"camera/{camera}"
+        try:
+            if isinstance(message, CompressedImage):
+                rgb = compressed_to_rgb(message, field=field)
+            else:
+                rgb = image_to_rgb(message, field=field)
+            resized = resize_rgb(rgb, self._inputs.image_size)
+        except UserError as error:
+            self._note_unreadable(field, error)
+            return None
+        self._unreadable.pop(field, None)
+        header = message.header
+        image = rgb_to_image(resized, stamp=header.stamp, frame_id=header.frame_id)
+        self._resized[camera] = (stamp_ns, image)
+        return image
 
     def _message(self, matched: Matched[CameraMessage], images: list[Image]) -> Observation:
         assert self._inputs is not None
