@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -81,5 +82,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _filler(module_name: str) -> Callable[[argparse.ArgumentParser], None]:
     def fill(parser: argparse.ArgumentParser) -> None:
         importlib.import_module(module_name).add_arguments(parser)
+        # Also behind the name, where people write it; suppressed, so that it does not undo one before.
+        parser.add_argument(
+            "--json", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="write the result"
+        )
 
     return fill
