@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _filler(module_name: str) -> Callable[[argparse.ArgumentParser], None]:
     def fill(parser: argparse.ArgumentParser) -> None:
         importlib.import_module(module_name).add_arguments(parser)
-        # Also behind the name, where people write it; suppressed, so that it does not undo one before.
+        # Also behind the name; suppressed, so that it does not undo one that stands before it.
         parser.add_argument(
             "--json", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="write the result"
         )
