@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from physis_core.types import UserError
 
 SUMMARY = "measure one part of the system: a table of figures with spread and aim"
 
@@ -70,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, (module_name, summary) in BENCHMARKS.items():
         one = names.add_parser(name, help=summary, description=summary)
-        one.fill = _filler(module_name)
+        one.fill = _filler(name, module_name)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -79,8 +82,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return outcome
 
 
-def _filler(module_name: str) -> Callable[[argparse.ArgumentParser], None]:
+def _filler(name: str, module_name: str) -> Callable[[argparse.ArgumentParser], None]:
     def fill(parser: argparse.ArgumentParser) -> None:
+        if importlib.util.find_spec(module_name) is None:
+            raise UserError("NAME", name, "is not in this installation")
         importlib.import_module(module_name).add_arguments(parser)
         # Also behind the name; suppressed, so that it does not undo one that stands before it.
         parser.add_argument(
