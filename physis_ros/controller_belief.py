@@ -21,13 +21,7 @@ from physis_ros.joint_motion import Floats, JointMotion
 _ARRIVAL_STEP_S = 0.0125
 # A controller that takes a trajectory so shortly before its first point leaves no way to it.
 _LEAST_WAY_S = 1e-3
-_TAKEN_SHARES = (0.0, 0.5, 1.0)
-# Motions so close at these moments are one: what is between them costs an acceleration of less than
-# one part in a hundred.
-_LOOKS = 8
-_SAME_POSITION = 5e-5
-_SAME_VELOCITY = 1e-3
-_MOST_VARIANTS = 60
+_TAKEN_LATE_SHARES = (0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,11 +69,6 @@ class ControllerBelief:
         """A trajectory was not acknowledged in time: either motion is possible."""
         return self._doubt_until_s is not None
 
-    @property
-    def crowded(self) -> bool:
-        """More is possible than can be reckoned with in time; it becomes less by waiting."""
-        return len(self._variants) > _MOST_VARIANTS
-
     def doubt_is_over(self, now_s: float) -> bool:
         """Every possible motion has ended: the robot rests, at one of `ends`."""
         return self._doubt_until_s is not None and now_s > self._doubt_until_s
@@ -124,38 +113,21 @@ class ControllerBelief:
         if self._motion is None:
             return
         for sent_s, points in self._flights:
+            first_s = points.start_s
             before, latest_s = self._motion, sent_s + self.late_s
-            others = [one.motion for one in self._variants if now_s < one.until_s]
             self._variants = [
                 _Variant(motion=one.motion, until_s=min(one.until_s, latest_s))
                 for one in self._variants
             ]
-            at_s = min(now_s, points.start_s - _LEAST_WAY_S)
-            self._motion = before.since(min(sent_s, at_s)).going_over(at_s, points)
             if self.late_s > 0.0:
-                self._add_variants([before, *others], points, at_s, latest_s)
+                for share in _TAKEN_LATE_SHARES:
+                    at_s = now_s + share * (latest_s - now_s)
+                    if now_s < at_s < first_s - _LEAST_WAY_S:
+                        motion = before.going_over(at_s, points)
+                        self._variants.append(_Variant(motion=motion, until_s=first_s))
+            at_s = min(now_s, first_s - _LEAST_WAY_S)
+            self._motion = before.since(min(sent_s, at_s)).going_over(at_s, points)
         self._flights.clear()
-
-    def _add_variants(
-        self, bases: list[JointMotion], points: JointMotion, now_s: float, latest_s: float
-    ) -> None:
-        """`points` may be taken later than now, and from each motion that was possible until then:
-        a message that is replaced before it is taken leaves the one before it in force."""
-        assert self._motion is not None
-        known = [self._motion, *(one.motion for one in self._variants)]
-        looks_s = np.linspace(now_s, max(latest_s, points.start_s), _LOOKS)
-        seen = [motion.states(looks_s) for motion in known]
-        for base in bases:
-            for share in _TAKEN_SHARES:
-                at_s = now_s + share * (latest_s - now_s)
-                if at_s >= points.start_s - _LEAST_WAY_S:
-                    continue
-                motion = base.since(min(base.end_s, now_s)).going_over(at_s, points)
-                states = motion.states(looks_s)
-                if any(_alike(states, other) for other in seen):
-                    continue
-                seen.append(states)
-                self._variants.append(_Variant(motion=motion, until_s=points.start_s))
 
     def look(self, now_s: float) -> None:
         """Forget what is no longer possible; begin to doubt what is overdue."""
@@ -216,10 +188,3 @@ class ControllerBelief:
             bases = [*bases, *made]
             found += made
         return found
-
-
-def _alike(one: tuple[Floats, Floats], other: tuple[Floats, Floats]) -> bool:
-    return bool(
-        np.abs(one[0] - other[0]).max() < _SAME_POSITION
-        and np.abs(one[1] - other[1]).max() < _SAME_VELOCITY
-    )

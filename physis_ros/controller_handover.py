@@ -39,11 +39,6 @@ class ControllerHandover:
         return self._belief.in_flight
 
     @property
-    def busy(self) -> bool:
-        """Nothing but a brake is forwarded now; in a moment it will be."""
-        return self._belief.in_flight or self._belief.crowded
-
-    @property
     def lost(self) -> int:
         return self._belief.lost
 

@@ -114,7 +114,7 @@ class SafetyFilter:
                 forward=None,
                 finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
-        if self.handover.busy:
+        if self.handover.in_flight:
             # The source speaks; the next of its commands will find the way free.
             self._sources.spoke(source, now.steady_s)
             self.counts.waited += 1
