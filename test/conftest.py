@@ -1,0 +1,13 @@
+"""The test process speaks to this machine alone, with the stack's own transports.
+
+Set before any test, not for some: Fast DDS reads its profile once, when a process makes its first
+node.
+"""
+
+import os
+
+from physis_ros.session import loopback_environment
+
+for _name, _value in loopback_environment(0).items():
+    if _name != "ROS_DOMAIN_ID":
+        os.environ[_name] = _value
