@@ -267,8 +267,8 @@ HAPPENINGS = st.lists(
 
 @pytest.mark.xfail(
     strict=False,
-    reason="open fault: about one random series in a few hundred passes an acceleration limit by a few"
-    " parts in a hundred when replaced messages are taken late (docs/decisions/late-trajectories.md)",
+    reason="open fault (docs/decisions/late-trajectories.md): some random series pass an acceleration"
+    " limit by a few parts in a hundred when messages that were replaced are taken late",
 )
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), HAPPENINGS, st.sampled_from([0.0, 0.1, 0.4]), st.booleans())
