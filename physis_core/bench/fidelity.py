@@ -171,7 +171,7 @@ def measure(model: ModelRef, workers: int) -> Measured:
         costs=costs,
         p99_ratio=max(1.0, float(np.median(ratios))),
         per_batch_s=float(np.median(gaps)),
-        # A receiver that computes looks at its mail only afterwards; the quick hops met an idle one.
+        # A receiver that computes looks at its mail afterwards; the quick hops met an idle one.
         per_hop_s=float(np.percentile(hops, 10)) if hops else 0.0,
     )
 

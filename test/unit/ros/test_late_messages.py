@@ -267,7 +267,7 @@ HAPPENINGS = st.lists(
 
 @pytest.mark.xfail(
     strict=False,
-    reason="open fault (docs/decisions/late-trajectories.md): some random series pass an acceleration"
+    reason="open fault (docs/decisions/late-trajectories.md): some series pass an acceleration"
     " limit by a few parts in a hundred when messages that were replaced are taken late",
 )
 @settings(max_examples=25, deadline=None)

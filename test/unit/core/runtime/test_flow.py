@@ -49,7 +49,7 @@ def test_a_stalled_stage_stops_others_only_when_their_credits_end(watch, line):
         begin_s, end_s = starts_s[widest], starts_s[widest + 1]
         assert end_s - begin_s > stall_s / 2
         during = [int(((t["start_s"] > begin_s) & (t["start_s"] < end_s)).sum()) for t in of]
-        # Those before it go on until each has filled the places after it; those behind it run empty.
+        # Those before it go on until each has filled the places after it; those behind run empty.
         for d in range(stalled):
             assert 1 <= during[d] <= line.credits * (stalled - d) + 1, during
         assert during[stalled] == 0
