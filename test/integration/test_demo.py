@@ -39,14 +39,8 @@ def processes_of(directory: Path) -> list[str]:
 
 
 def test_the_whole_way_of_the_data(tmp_path: Path) -> None:
-    # Where the ball stands when the engine is ready is chance. From some corners the policy of this
-    # size leads the arm away until the jump limit holds it: an open fault of the policy, and
-    # not of the way of the data: a second path gets a second chance, a third none.
-    for seed in ("1", "3"):
-        out = tmp_path / f"run{seed}"
-        done = physis("demo", "--duration", "8", "--seed", seed, "--out", str(out), cwd=tmp_path)
-        if done.returncode == 0:
-            break
+    out = tmp_path / "run"
+    done = physis("demo", "--duration", "8", "--out", str(out), cwd=tmp_path)
     said = done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode == 0, said
     assert processes_of(out) == []
