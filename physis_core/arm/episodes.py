@@ -20,8 +20,9 @@ chunk. Metadata key `physis` is a JSON object: task, seed, rate_hz, expert_step_
 joint_names, image_size, camera.
 
 How the arm moves in them: by turns of 0.8 to 4 s it tracks the expert late (0 to 0.5 s) and with
-slowly wandering errors, stands still, or follows another path. So the joints do not give away the
-ball, and the way back from any error is in the data.
+slowly wandering errors, stands still, follows another path, or goes to a pose far from any ball. So
+the joints do not give away the ball, and the way back from any error is in the data. In half of the
+episodes the ball is pushed into the corners of its box, in a third it stands for the first seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mujoco
@@ -40,18 +41,22 @@ from safetensors.numpy import save_file
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.expert import approach, ideal
-from physis_core.arm.kinematics import Kinematics
+from physis_core.arm.kinematics import HOME_RAD, Kinematics
 from physis_core.arm.limits import JOINT_NAMES
 from physis_core.arm.scene import CAMERA_NAME, build_model, place_target
-from physis_core.arm.tasks import TASKS, Follow, make_task
+from physis_core.arm.tasks import TASKS, Follow, Task, make_task
 from physis_core.model.image_input import resize_rgb
 from physis_core.types import Array, UserError
 
 RENDER_SIZE = 128
+FAR_RAD = np.array([1.7, 0.5, 0.6, 0.6, 0.3, 1.7])
+"""How far from the home pose an arm may stray, each joint on its own."""
+
 IMAGE_SIZE = (64, 64)
 EXPERT_STEP_S = 0.05
 EXPERT_POINTS = 25
 IDEAL_STEP_S = 0.02
+MODES = ("track", "track", "track", "still", "other", "astray")
 _AHEAD_S = EXPERT_STEP_S * (EXPERT_POINTS - 1)
 
 
@@ -91,17 +96,23 @@ def executed_path(path: Array, other: Array, random: np.random.Generator) -> Arr
     # An Ornstein-Uhlenbeck walk with a memory of about half a second.
     memory = np.exp(-IDEAL_STEP_S / 0.5)
     spread = random.uniform(0.005, 0.06)
-    turn_ends, mode = 0, "track"
+    turn_ends, mode, astray = 0, "track", path[0]
     late, gain_hz, speed_rad_s = 0, 6.0, 1.2
     for i in range(n):
         if i >= turn_ends:
             turn_ends = i + int(random.uniform(0.8, 4.0) / IDEAL_STEP_S)
-            mode = str(random.choice(("track", "track", "track", "still", "other")))
+            mode = str(random.choice(MODES))
+            astray = np.array(HOME_RAD) + random.uniform(-FAR_RAD, FAR_RAD)
             late = int(random.uniform(0.0, 0.5) / IDEAL_STEP_S)
             gain_hz = random.uniform(3.0, 15.0)
             speed_rad_s = random.uniform(0.8, 2.0)
         error = memory * error + np.sqrt(1.0 - memory**2) * random.normal(0.0, spread, 6)
-        wanted = {"track": path[max(0, i - late)] + error, "other": other[i], "still": here}[mode]
+        wanted = {
+            "track": path[max(0, i - late)] + error,
+            "other": other[i],
+            "still": here,
+            "astray": astray,
+        }[mode]
         reach = speed_rad_s * IDEAL_STEP_S
         here = here + np.clip(gain_hz * IDEAL_STEP_S * (wanted - here), -reach, reach)
         out[i] = here
@@ -124,7 +135,7 @@ class EpisodeMaker:
         random = np.random.default_rng([config.seed, index])
         # Seeds of training tasks lie above a million, so that small ones are free for evaluation.
         task_seed = 1_000_000 * (config.seed + 1) + index
-        task = make_task(config.task, task_seed)
+        task = _varied(make_task(config.task, task_seed), random)
         dense_s = np.arange(0.0, config.duration_s + _AHEAD_S + IDEAL_STEP_S, IDEAL_STEP_S)
         path = ideal(self._kinematics, task, dense_s)
         other = ideal(self._kinematics, Follow(seed=task_seed + 500_000), dense_s)
@@ -156,7 +167,7 @@ class EpisodeMaker:
         return {
             "physis": json.dumps(
                 {
-                    "format": 1,
+                    "format": 2,
                     "task": config.task,
                     "seed": config.seed,
                     "index": index,
@@ -180,6 +191,15 @@ class EpisodeMaker:
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
         return self._camera.render(self._data)
+
+
+def _varied(task: Task, random: np.random.Generator) -> Task:
+    """The task with the ball in corners and at rest more often than it would be by itself."""
+    stretch = random.uniform(1.0, 2.5) if random.random() < 0.5 else 1.0
+    stand_s = random.uniform(0.0, 15.0) if random.random() < 0.3 else 0.0
+    if not isinstance(task, Follow):
+        return task
+    return replace(task, stretch=stretch, stand_s=stand_s)
 
 
 def _sample(dense_s: Array, values: Array, at_s: Array) -> Array:

@@ -45,12 +45,16 @@ class Follow:
 
     Each axis is a sum of three sinusoids scaled to the box, and the whole is slowed or sped up so
     that its fastest moment is `peak_speed_m_s` (drawn from the seed where not given). With jumps,
-    the ball is set onto another such path every `jump_period_s`.
+    the ball is set onto another such path every `jump_period_s`. `stretch` above 1 pushes the path
+    against the sides of the box and into its corners, where it rests for a while; the ball stands
+    still until `stand_s`.
     """
 
     seed: int
     peak_speed_m_s: float | None = None
     jump_period_s: float | None = None
+    stretch: float = 1.0
+    stand_s: float = 0.0
 
     def __post_init__(self) -> None:
         # The fastest moment is sought over a stretch of time that covers slow paths only.
@@ -59,6 +63,10 @@ class Follow:
             raise UserError("peak_speed_m_s", speed, f"must be between 0 and {FASTEST_M_S} m/s")
         if self.jump_period_s is not None and not self.jump_period_s > 0.0:
             raise UserError("jump_period_s", self.jump_period_s, "must be positive")
+        if not 1.0 <= self.stretch <= 3.0:
+            raise UserError("stretch", self.stretch, "must be between 1 and 3")
+        if not 0.0 <= self.stand_s < math.inf:
+            raise UserError("stand_s", self.stand_s, "must not be negative")
 
     @property
     def name(self) -> str:
@@ -73,15 +81,23 @@ class Follow:
 
     def targets(self, t_s: Array) -> Array:
         """Ball positions [n, 3] m at the times `t_s` [n] s."""
-        t_s = np.asarray(t_s, dtype=np.float64)
+        t_s = np.maximum(np.asarray(t_s, dtype=np.float64) - self.stand_s, 0.0)
         if self.jump_period_s is None:
-            return _path(self.seed, 0, self.peak_speed_m_s).at(t_s)
+            return self._kept_in_box(_path(self.seed, 0, self.peak_speed_m_s).at(t_s))
         segment = np.floor(t_s / self.jump_period_s).astype(int)
         out = np.empty((len(t_s), 3))
         for s in np.unique(segment):
             here = segment == s
             out[here] = _path(self.seed, int(s), self.peak_speed_m_s).at(t_s[here])
-        return out
+        return self._kept_in_box(out)
+
+    def _kept_in_box(self, positions: Array) -> Array:
+        if self.stretch == 1.0:
+            return positions
+        low, high = np.array(BOX_LOW_M), np.array(BOX_HIGH_M)
+        center = (low + high) / 2
+        kept: Array = np.clip(center + self.stretch * (positions - center), low, high)
+        return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

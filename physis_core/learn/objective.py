@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +13,10 @@ from physis_core.model.tiny.network import TinyNetwork
 from physis_core.types import Array
 
 LOCATE_WEIGHT = 0.2
+HISTORY_ERROR_SHARE = 0.5
+HISTORY_ERROR_MAX = 1.0
+HISTORY_ERROR_KEEP = 0.9
+"""Of the error that `history_errors` draws: share of sequences, largest spread, memory a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +54,40 @@ class Locator(nn.Module):
         return error.square().mean()
 
 
+def history_errors(rows: int, chunks: int, joints: int, random: np.random.Generator) -> Tensor:
+    """What the actions in a window are wrong by online, where a policy made them: [B, T, 1, J].
+
+    Recorded actions are the expert's and so give away where the ball is. A policy that leans on
+    them follows its own mistakes as soon as it makes its own history (DESIGN: noisy KV is what the
+    chunk before left). So in some sequences all inputs, not the targets, are off by a slowly
+    wandering error: only the observation tells the truth. In units of the joints' standard
+    deviations.
+    """
+    spread = HISTORY_ERROR_MAX * random.random((rows, 1, 1, 1))
+    spread *= random.random((rows, 1, 1, 1)) < HISTORY_ERROR_SHARE
+    step = random.standard_normal((rows, chunks, 1, joints))
+    error = np.empty_like(step)
+    error[:, 0] = step[:, 0]
+    for chunk in range(1, chunks):
+        fresh = np.sqrt(1.0 - HISTORY_ERROR_KEEP**2) * step[:, chunk]
+        error[:, chunk] = HISTORY_ERROR_KEEP * error[:, chunk - 1] + fresh
+    return torch.tensor(spread * error, dtype=torch.float32)
+
+
 def sequence_losses(
-    network: TinyNetwork, locator: Locator, batch: SequenceBatch, step: Tensor, noise: Tensor
+    network: TinyNetwork,
+    locator: Locator,
+    batch: SequenceBatch,
+    step: Tensor,
+    noise: Tensor,
+    wrong: Tensor | None = None,
 ) -> Losses:
     """All chunks of a sequence at one noise level, block-causal: what noisy KV shows online.
 
     Args:
         step: denoising step of each sequence, int64 [B].
         noise: standard normal, shaped as batch.actions.
+        wrong: what the input actions are off by (`history_errors`), [B, T, 1, J].
     """
     rows, chunks = batch.actions.shape[:2]
     schedule = network.config.schedule
@@ -70,8 +101,9 @@ def sequence_losses(
     clean = (batch.actions - network.position_mean) / network.position_std
     level = torch.tensor([schedule.level(int(d)) for d in step])
     share = level[:, None, None, None]
+    shown = clean if wrong is None else clean + wrong
     predicted = network.sequence(
-        [(1.0 - share) * clean + share * noise],
+        [(1.0 - share) * shown + share * noise],
         joints.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
         condition.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
         level,

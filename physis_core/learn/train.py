@@ -29,7 +29,7 @@ from torch import Tensor
 from physis_core.arm.episodes import EpisodeConfig, generate
 from physis_core.learn.curve import draw_curve
 from physis_core.learn.dataset import EpisodeSet, SamplingConfig
-from physis_core.learn.objective import Locator, sequence_losses
+from physis_core.learn.objective import Locator, history_errors, sequence_losses
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
@@ -91,10 +91,12 @@ class Trainer:
         batch = self.data.sample(self.sampling, self.train.rows, random, augment=True)
         noisy_step = torch.from_numpy(random.integers(0, self.model.steps, self.train.rows))
         noise = random.standard_normal(tuple(batch.actions.shape), dtype=np.float32)
+        rows, chunks, _, joints = batch.actions.shape
+        wrong = history_errors(rows, chunks, joints, random)
         for group in self.optimizer.param_groups:
             group["lr"] = self.train.rate(self.step)
         losses = sequence_losses(
-            self.network, self.locator, batch, noisy_step, torch.from_numpy(noise)
+            self.network, self.locator, batch, noisy_step, torch.from_numpy(noise), wrong
         )
         self.optimizer.zero_grad(set_to_none=True)
         losses.total.backward()  # type: ignore[no-untyped-call]

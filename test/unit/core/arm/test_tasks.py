@@ -55,3 +55,24 @@ def test_bad_values_are_named(bad: dict[str, float]) -> None:
 def test_unknown_task() -> None:
     with pytest.raises(UserError, match="task: 'dance'"):
         make_task("dance", 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.floats(1.0, 3.0), st.floats(0.0, 20.0))
+def test_a_stretched_ball_stays_in_its_box_and_stands_as_long_as_asked(
+    seed: int, stretch: float, stand_s: float
+) -> None:
+    task = Follow(seed=seed, stretch=stretch, stand_s=stand_s)
+    at = task.targets(np.linspace(0.0, stand_s + 30.0, 200))
+    assert (at >= np.array(BOX_LOW_M) - 1e-12).all() and (at <= np.array(BOX_HIGH_M) + 1e-12).all()
+    assert (task.targets(np.linspace(0.0, stand_s, 20)) == at[0]).all()
+    later = Follow(seed=seed, stretch=stretch)
+    np.testing.assert_allclose(task.target(stand_s + 3.0), later.target(3.0), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("stretch", 0.5), ("stretch", 3.5), ("stand_s", -1.0)]
+)
+def test_a_wrong_stretch_or_stand_is_named(field: str, value: float) -> None:
+    with pytest.raises(UserError, match=field):
+        Follow(seed=1, **{field: value})
