@@ -65,6 +65,9 @@ class Tick:
 class SimulatedRobot:
     """Runs on a grid of ticks from `start_s`, `tick_s` apart, whenever the caller calls.
 
+    With `task_waits` the task's clock starts with the first trajectory taken, so that a run with
+    one seed meets the same task however long its engine took to load; else it starts at `start_s`.
+
     Raises:
         UserError: a tick that is not a whole number of simulation steps, or a record that cannot be
             written.
@@ -78,6 +81,7 @@ class SimulatedRobot:
         controller: ControllerConfig,
         start_s: float,
         tick_s: float,
+        task_waits: bool = True,
         record: Path | None = None,
     ) -> None:
         self.plant = Plant(model)
@@ -97,6 +101,7 @@ class SimulatedRobot:
         self.plant.reset(np.array(HOME_RAD))
         self._first_end_effector = self.plant.end_effector
         self._begun_s = start_s
+        self._task_begun_s = None if task_waits else start_s
         self._next_s = start_s
         self._controller = TrajectoryController(controller, self._measured())
         self._judge = MotionJudge(self.plant.limits, tick_s)
@@ -129,11 +134,11 @@ class SimulatedRobot:
     def tick(self) -> Tick:
         """One period of the controller: move up to now, take offers, command, judge, record."""
         now_s = self._next_s
-        task_s = now_s - self._begun_s
         if now_s > self._begun_s:
             self._move()
-        self.plant.place_target(self._task.target(task_s))
         self._take_offers(now_s)
+        task_s = 0.0 if self._task_begun_s is None else now_s - self._task_begun_s
+        self.plant.place_target(self._task.target(task_s))
         answer = self._controller.update(now_s, self._measured())
         command = answer.state
         velocity = np.zeros(_JOINTS) if command.velocity is None else command.velocity
@@ -163,6 +168,8 @@ class SimulatedRobot:
             reason = self._controller.accept(trajectory, now_s)
             if reason is None:
                 self.accepted += 1
+                if self._task_begun_s is None:
+                    self._task_begun_s = now_s
             else:
                 self.refused += 1
                 self.last_refusal = reason

@@ -62,6 +62,9 @@ JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
 class RobotSimParameters(BaseParameters):
     task: str = param("follow", description="What the ball does", choices=TASKS)
     task_seed: int = param(1, description="Seed of the ball's path", minimum=0)
+    task_waits: bool = param(
+        True, description="The ball stands still until the first trajectory is taken"
+    )
     width: int = param(128, description="Camera width", unit="pixel", minimum=8, maximum=1280)
     height: int = param(128, description="Camera height", unit="pixel", minimum=8, maximum=960)
     camera_hz: float = param(30.0, description="Camera rate", unit="Hz", minimum=0.1, maximum=120.0)
@@ -148,6 +151,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             ),
             start_s=self.steady_s(),
             tick_s=1.0 / p.controller_hz,
+            task_waits=p.task_waits,
             record=_fresh_record(Path(p.record_path)) if p.record_path else None,
         )
         if p.realtime_priority > 0 and (why := ask_realtime(p.realtime_priority)):

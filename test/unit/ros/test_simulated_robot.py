@@ -47,6 +47,32 @@ def test_stands_at_home_until_told() -> None:
     assert tick.holding
 
 
+def test_the_ball_waits_for_the_first_trajectory_taken() -> None:
+    arm = robot()
+    waited = [arm.tick() for _ in range(50)]
+    assert {tick.task_s for tick in waited} == {0.0}
+    refused = to(HOME, 0.5)
+    arm.offer(Trajectory(joint_names=("nobody",) * 6, points=refused.points), arrival_s=100.0)
+    assert arm.tick().task_s == 0.0
+    arm.offer(to(HOME, 0.5), arrival_s=100.0)
+    ticks = [arm.tick() for _ in range(3)]
+    assert [tick.task_s for tick in ticks] == pytest.approx([0.0, 0.008, 0.016])
+    assert (waited[-1].target == waited[0].target).all()
+    assert not np.array_equal(ticks[-1].target, waited[0].target)
+
+
+def test_a_ball_that_does_not_wait_moves_at_once() -> None:
+    arm = SimulatedRobot(
+        MODEL,
+        make_task("follow", 1),
+        controller=ControllerConfig(joint_names=JOINT_NAMES, interpolate_from_desired_state=True),
+        start_s=100.0,
+        tick_s=0.008,
+        task_waits=False,
+    )
+    assert [arm.tick().task_s for _ in range(3)] == pytest.approx([0.0, 0.008, 0.016])
+
+
 def test_moves_where_it_is_told_and_records_it(tmp_path: Path) -> None:
     path = tmp_path / "arm.rows"
     arm = robot(path)
