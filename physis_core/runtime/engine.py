@@ -8,7 +8,7 @@
     engine.set_condition("arm", {"prompt": "..."})     # from the next chunk on; Refused | None
     engine.restart_stream("arm", "clock jumped")       # new epoch: old chunks dropped, KV empty
     engine.close_stream("arm", drain=True)             # True: chunks on their way are delivered
-    first engine.status()                                    # EngineStatus: a snapshot
+    engine.status()                                    # EngineStatus: a snapshot
     engine.trace()                                     # RunTrace: all since the last call
     engine.close()
 
@@ -138,9 +138,9 @@ class Engine:
             box.append(result)
             done.set()
 
-        self._post(lambda: self._front.open(config, finish))
+        self._post(lambda: self._front.desk.open(config, finish))
         if not done.wait(timeout_s):
-            self._post(lambda: self._front.abandon(config))
+            self._post(lambda: self._front.desk.abandon(config))
             return Refused(reason=f"the workers did not answer in {timeout_s} s")
         return box[0]
 
@@ -172,14 +172,14 @@ class Engine:
             box.append(result)
             done.set()
 
-        self._post(lambda: self._front.set_condition(stream_id, dict(condition), finish))
+        self._post(lambda: self._front.desk.set_condition(stream_id, dict(condition), finish))
         if not done.wait(timeout_s):
             return Refused(reason=f"the workers did not answer in {timeout_s} s")
         return box[0]
 
     def restart_stream(self, stream_id: str, reason: str) -> None:
         """A new epoch. Chunks of the old one are never delivered after this returned."""
-        self._call(lambda: self._front.restart(stream_id, reason))
+        self._call(lambda: self._front.desk.restart(stream_id, reason))
 
     def close_stream(self, stream_id: str, drain: bool = False, timeout_s: float = 30.0) -> bool:
         """False where there is no such stream, or it did not drain in time (it is then
@@ -187,11 +187,11 @@ class Engine:
         """
         self._must_not_wait_here()
         done = threading.Event()
-        if not self._call(lambda: self._front.close_stream(stream_id, drain, done.set)):
+        if not self._call(lambda: self._front.desk.close_stream(stream_id, drain, done.set)):
             return False
         if done.wait(timeout_s):
             return True
-        self._call(lambda: self._front.cancel(stream_id, "did not drain in time"))
+        self._call(lambda: self._front.desk.cancel(stream_id, "did not drain in time"))
         return False
 
     def status(self) -> EngineStatus:
@@ -218,7 +218,7 @@ class Engine:
             box.append(answers)
             done.set()
 
-        self._post(lambda: self._front.ask("stats", {"full": True}, finish))
+        self._post(lambda: self._front.crew.ask("stats", {"full": True}, finish))
         if not done.wait(timeout_s):
             raise TimeoutError(f"the workers did not answer in {timeout_s} s")
         return box[0]
@@ -303,7 +303,7 @@ class Engine:
             now_s = self._clock.now_s()
             if now_s >= self._watch_due_s:
                 self._watch_due_s = now_s + _WATCH_PERIOD_S
-                front.ask("stats", {"full": False}, front.watch_queues)
+                front.crew.ask("stats", {"full": False}, front.watch_queues)
             next_s = min(next_s, self._watch_due_s)
             if self._inbox or self._stop:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,29 @@ class EngineEvent:
     stream_id: str = ""
     worker: int = -1
     count: int = 0
+
+
+class Announcer:
+    """Hands events on to whoever listens."""
+
+    def __init__(self, on_event: Callable[[EngineEvent], None] | None) -> None:
+        self._on_event = on_event
+
+    def __call__(
+        self,
+        kind: EventKind,
+        reason: str,
+        stream_id: str = "",
+        *,
+        worker: int = -1,
+        count: int = 0,
+    ) -> None:
+        if self._on_event is not None:
+            self._on_event(
+                EngineEvent(
+                    kind=kind, reason=reason, stream_id=stream_id, worker=worker, count=count
+                )
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,197 @@
+"""Streams come and go here: opened, told of their conditions, restarted, closed.
+
+Part of the front: called in the engine's own thread alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from physis_core.model.protocol import ModelSpec
+from physis_core.runtime.control import Message
+from physis_core.runtime.crew import Crew, first_reason
+from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.events import Announcer, EventKind
+from physis_core.runtime.mailbox import Mailbox
+from physis_core.runtime.overload import OverloadState
+from physis_core.runtime.routes import room, workers_of
+from physis_core.runtime.stream import Stream, StreamConfig, StreamHandle
+from physis_core.types import Refused, StreamState
+
+_MAX_STREAMS = 1024
+_BACKGROUND = 1_000_000
+"""Taken off the priority of streams without a period: whoever takes all that is left must not come
+before a stream that is already late."""
+
+
+class StreamDesk:
+    """Args:
+    admit: asked before a stream is opened; None: all are admitted that fit.
+    overload: the state of now; an overloaded engine opens nothing.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        spec: ModelSpec,
+        crew: Crew,
+        mailbox: Mailbox,
+        announce: Announcer,
+        admit: Callable[[StreamConfig], Refused | None] | None,
+        overload: Callable[[], OverloadState],
+    ) -> None:
+        self.streams: dict[str, Stream] = {}
+        self.by_handle: dict[int, Stream] = {}
+        self._deployment = deployment
+        self._spec = spec
+        self._crew = crew
+        self._mailbox = mailbox
+        self._announce = announce
+        self._admit = admit
+        self._overload = overload
+        self._next_handle = 1
+        self._abandoned: list[StreamConfig] = []
+
+    def open(self, config: StreamConfig, finish: Callable[[StreamHandle | Refused], None]) -> None:
+        refusal = self._refusal(config)
+        if refusal is not None:
+            finish(refusal)
+            return
+        handle = self._next_handle
+        self._next_handle += 1
+        try:
+            stream = Stream(config, handle, room(self._deployment, config), self._spec.graph.passes)
+        except ValueError as error:
+            finish(Refused(reason=str(error)))
+            return
+        fields = {
+            "stream": handle,
+            "route": config.route,
+            "epoch": 0,
+            "seed": config.seed,
+            "refresh": config.refresh,
+            "priority": config.priority - (0 if stream.period_s is not None else _BACKGROUND),
+            "condition": dict(config.condition),
+        }
+
+        def answered(answers: dict[int, Message]) -> None:
+            reason = first_reason(answers)
+            if any(given_up is config for given_up in self._abandoned):
+                self._abandoned = [c for c in self._abandoned if c is not config]
+                self._crew.broadcast("close", {"stream": handle})
+                return
+            lost = workers_of(self._deployment, config.route) - set(answers)
+            if lost:
+                reason = f"worker {min(lost)} is lost"
+            if reason:
+                self._crew.broadcast("close", {"stream": handle})
+                finish(Refused(reason=reason))
+                return
+            if config.stream_id in self.streams:
+                self._crew.broadcast("close", {"stream": handle})
+                finish(Refused(reason=f"stream_id: {config.stream_id!r}: is open already"))
+                return
+            self.streams[config.stream_id] = stream
+            self.by_handle[handle] = stream
+            self._announce("stream_opened", "", stream.config.stream_id)
+            finish(StreamHandle(stream_id=config.stream_id, epoch=0))
+
+        self._crew.ask("open", fields, answered)
+
+    def _refusal(self, config: StreamConfig) -> Refused | None:
+        if config.stream_id in self.streams:
+            return Refused(reason=f"stream_id: {config.stream_id!r}: is open already")
+        if not 0 <= config.route < len(self._deployment.routes):
+            return Refused(
+                reason=f"route: {config.route!r}: there are {len(self._deployment.routes)}"
+            )
+        if len(self.streams) >= _MAX_STREAMS:
+            return Refused(reason=f"{_MAX_STREAMS} streams are open", short_resource="streams")
+        lost = self._crew.lost & workers_of(self._deployment, config.route)
+        if lost:
+            return Refused(reason=f"worker {min(lost)} is lost", short_resource="worker")
+        state = self._overload()
+        if not state.admit:
+            return Refused(
+                reason=f"the engine is overloaded at device {state.where}",
+                short_resource="time",
+                device=str(state.where),
+            )
+        return self._admit(config) if self._admit is not None else None
+
+    def abandon(self, config: StreamConfig) -> None:
+        """Whoever asked for this stream waits no longer: it must not open afterwards."""
+        stream = self.streams.get(config.stream_id)
+        if stream is not None and stream.config is config:
+            self.retire(stream, StreamState.CLOSED, "opened too late")
+        else:
+            self._abandoned.append(config)
+
+    def set_condition(
+        self, stream_id: str, condition: dict[str, Any], finish: Callable[[Refused | None], None]
+    ) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            finish(Refused(reason=f"stream_id: {stream_id!r}: no such stream"))
+            return
+        # Numbered here, used only once every worker has it: no chunk ever waits for a condition.
+        stream.last_version += 1
+        version = stream.last_version
+        oldest = min((c.version for c in stream.on_way.values()), default=stream.version)
+
+        def answered(answers: dict[int, Message]) -> None:
+            reason = first_reason(answers)
+            if not reason:
+                stream.version = max(stream.version, version)
+            finish(Refused(reason=reason) if reason else None)
+
+        fields = {
+            "stream": stream.handle,
+            "version": version,
+            "condition": condition,
+            "oldest_in_use": min(oldest, stream.version),
+        }
+        self._crew.ask("condition", fields, answered)
+
+    def restart(self, stream_id: str, reason: str) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.state is not StreamState.OPEN:
+            return
+        # What was seen before the restart belongs to the old epoch.
+        self._mailbox.drop(stream_id)
+        stream.begin_epoch(stream.epoch + 1)
+        fields = {"stream": stream.handle, "epoch": stream.epoch}
+        self._crew.ask("restart", fields, lambda _: None)
+        self._announce("stream_restarted", reason, stream.config.stream_id)
+
+    def close_stream(self, stream_id: str, drain: bool, closed: Callable[[], None]) -> bool:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return False
+        stream.when_closed.append(closed)
+        if drain and stream.state is StreamState.OPEN:
+            stream.state = StreamState.DRAINING
+        elif not drain:
+            self.retire(stream, StreamState.CLOSED, "closed")
+        return True
+
+    def cancel(self, stream_id: str, reason: str) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.retire(stream, StreamState.CLOSED, reason)
+
+    def retire(self, stream: Stream, state: StreamState, reason: str) -> None:
+        """The stream is no more, here at once and at the workers when the message has come."""
+        stream.state = state
+        stream.reason = reason
+        self.streams.pop(stream.config.stream_id, None)
+        self.by_handle.pop(stream.handle, None)
+
+        def gone(_: dict[int, Message]) -> None:
+            for closed in stream.when_closed:
+                closed()
+
+        self._crew.ask("close", {"stream": stream.handle}, gone)
+        kind: EventKind = "stream_failed" if state is StreamState.FAILED else "stream_closed"
+        self._announce(kind, reason, stream.config.stream_id)
