@@ -154,6 +154,10 @@ class PhysisNode(LifecycleNode, Generic[P]):
     def active(self) -> bool:
         return bool(self._state_machine.current_state[1] == "active")
 
+    def stopping(self) -> bool:
+        """A signal or a fault has asked this process to end: long work should be given up."""
+        return self._stop.is_set()
+
     def now_ns(self) -> int:
         """ROS time (simulated where use_sim_time) in nanoseconds."""
         return int(self.get_clock().now().nanoseconds)
@@ -256,6 +260,9 @@ class PhysisNode(LifecycleNode, Generic[P]):
     ) -> TransitionCallbackReturn:
         try:
             step()
+        except InterruptedError as error:
+            self.get_logger().info(f"{what}: {error}")
+            return TransitionCallbackReturn.FAILURE
         except UserError as error:
             if not keep_fault:
                 self.set_fault(str(error))
@@ -269,11 +276,13 @@ class PhysisNode(LifecycleNode, Generic[P]):
         return TransitionCallbackReturn.SUCCESS
 
     def autostart(self) -> int:
-        """Configure and activate. Returns an exit code; 0 = the node works."""
+        """Configure and activate. Returns an exit code; 0 = the node works, or was told to stop."""
         if not self.params.autostart:
             return EXIT_OK
         for trigger in (self.trigger_configure, self.trigger_activate):
             done = trigger()
+            if done != TransitionCallbackReturn.SUCCESS and self.stopping():
+                return self._exit_code
             if done == TransitionCallbackReturn.FAILURE:
                 return EXIT_USER
             if done != TransitionCallbackReturn.SUCCESS:
@@ -335,6 +344,8 @@ def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None =
     # Handlers go in first, so that a stop during start-up is not lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())
+    # Kept since the first line of this process (physis_ros/nodes/__init__.py).
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         # Fast DDS ends the process without a word of ours where the id is too high.
         domain_from(os.environ)
