@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from sensor_msgs.msg import JointState
 
-from physis_core.types import UserError
+from physis_core.types import Array, UserError
 from physis_ros.conversions.time import time_to_ns
 from physis_ros.observation_sync import JointReading
 
@@ -25,8 +26,7 @@ def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointRea
 
     Raises:
         UserError: sizes that contradict each other, a joint named twice, or a wanted joint whose
-        position
-            is not finite.
+            position is not finite.
     """
     names = message.name
     count = len(names)
@@ -60,3 +60,16 @@ def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointRea
             JointReading(name=name, stamp_ns=stamp_ns, position=position, velocity=velocity)
         )
     return tuple(readings)
+
+
+def whole_state(message: JointState, names: Sequence[str]) -> tuple[Array, Array] | None:
+    """Positions and velocities [names] of one message; None where one of them is missing.
+
+    Raises:
+        UserError: as `joint_readings`.
+    """
+    readings = joint_readings(message, names)
+    velocities = [reading.velocity for reading in readings if reading.velocity is not None]
+    if len(velocities) != len(names):
+        return None
+    return np.array([reading.position for reading in readings]), np.array(velocities)

@@ -1,15 +1,12 @@
 """buffer_node: ActionChunk in, JointTrajectory windows out, and every number of the stream.
 
 In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states`
-(only
-     to begin, where no safety node says so), `observation` (counted, never read).
+     (only to begin, where no safety node says so), `observation` (counted, never read).
 Out: `safety/command_in`, `stream_status`, /diagnostics.
 
 A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at
-least
-`lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the very
-point
-that is being played. Threads: everything runs on the executor's one thread.
+least `lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the
+very point that is being played. Threads: everything runs on the executor's one thread.
 """
 
 from __future__ import annotations
@@ -24,9 +21,8 @@ import numpy as np
 from sensor_msgs.msg import JointState
 
 from physis_core.types import UserError
-from physis_ros.chunk_overlap import Overlap
 from physis_ros.chunk_timeline import ChunkTimeline
-from physis_ros.conversions.statuses import percentiles_message
+from physis_ros.conversions.joints import whole_state
 from physis_ros.conversions.trajectories import from_chunk, nanoseconds, to_trajectory
 from physis_ros.interfaces import (
     JOINT_STATES,
@@ -37,25 +33,15 @@ from physis_ros.interfaces import (
     action_chunk,
 )
 from physis_ros.msg import ActionChunk, StreamStatus
-from physis_ros.nodes.base import ERROR, OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.nodes.base import Diagnosis, PhysisNode, main
 from physis_ros.nodes.buffer_parameters import BufferParameters
+from physis_ros.nodes.buffer_report import BufferCounts, BufferNow
 from physis_ros.robot_files import load_robot_limits
+from physis_ros.robot_place import RobotPlace
 from physis_ros.stream_figures import ChunkStamps, StreamFigures
+from physis_ros.stream_reason import StreamReason
 from physis_ros.stream_record import StreamRecord
-from physis_ros.timeline_types import AcceptedChunk, PlayedPoint, TimelineConfig
-
-# Without a safety node nobody says where the robot is commanded to be; measured is the next best.
-_COMMANDED_WAIT_S = 1.0
-# The plan and the commanded state differ by the way of a message; more, for so long, is another
-# motion.
-_APART_RAD = 0.02
-_APART_S = 0.08
-_APART_TIMES = 3
-_STATE_NAMES = {
-    StreamStatus.STARTING: "starting",
-    StreamStatus.PLAYING: "playing",
-    StreamStatus.UNDERRUN: "underrun",
-}
+from physis_ros.timeline_types import AcceptedChunk, PlayedPoint
 
 
 class BufferNode(PhysisNode[BufferParameters]):
@@ -71,16 +57,10 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._figures: StreamFigures | None = None
         self._waiting: ChunkStamps | None = None
         self._state = StreamStatus.STARTING
-        self._refusal = ""
-        self._last_chunk_s: float | None = None
+        # A refusal stays the reason until the next chunk is overdue.
+        self._why = StreamReason(recent_s=self.params.deadline_s)
         self._stream_id = ""
-        self._dropped = 0
-        self._deadline_events = 0
-        self._liveliness_events = 0
-        self._commanded_heard = False
-        self._apart = 0
-        self._rebases = 0
-        self._active_since_s = 0.0
+        self._counts = BufferCounts()
         self._handed_off_s = 0.0
 
     # Life cycle --------------------------------------------------------------------------------
@@ -96,22 +76,12 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._reset_state()
         self._timeline = ChunkTimeline(
             limits.scaled(velocity=p.velocity_share, acceleration=p.acceleration_share),
-            TimelineConfig(
-                tick_s=1.0 / p.servo_hz,
-                lead_s=p.lead_s,
-                overlap=Overlap(policy=p.overlap, fade_s=p.fade_s, decay=p.ensemble_decay),
-                underrun=p.underrun,
-                coast_s=p.coast_s,
-                correction_share=p.correction_share,
-                max_age_s=p.max_action_age_s,
-                max_ahead_s=p.max_ahead_s,
-            ),
+            p.timeline(),
         )
         self._figures = StreamFigures(
             window=p.window_chunks, servo_window=p.window_servo, rate_window_s=p.rate_window_s
         )
-        self._joint_index = {name: index for index, name in enumerate(limits.names)}
-        self._measured = np.full(len(limits.names), np.nan)
+        self._place = RobotPlace(limits.names)
         if p.record_path:
             self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
         self._windows = self.publisher(SAFETY_COMMAND_IN)
@@ -132,7 +102,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         ]
 
     def activate(self) -> None:
-        self._active_since_s = self.steady_s()
+        self._place.begin(self.steady_s())
         self._timers = [
             self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
             self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
@@ -164,8 +134,10 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._timeline.clear(self.now_ns())
         self._figures.clear()
         self._waiting = None
-        self._active_since_s = self.steady_s()
-        self._refusal = f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations"
+        self._place.begin(self.steady_s())
+        self._why.emptied(
+            f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations", self.steady_s()
+        )
 
     # Input -------------------------------------------------------------------------------------
 
@@ -186,16 +158,15 @@ class BufferNode(PhysisNode[BufferParameters]):
             if self._waiting is not None and self._record is not None:
                 self._record.chunk(self._waiting, now_s, handoff_ns=0, accepted=True)
             self._waiting = stamps
-            self._last_chunk_s = now_s
-            self._refusal = ""
+            self._why.accepted(now_s)
             figures.chunk(stamps, now_s)
             if now_s - self._handed_off_s >= 1.0 / self.params.servo_hz:
                 # At once, not at the next tick: waiting would only age the action. In a burst of
                 # chunks the next tick hands off the newest.
                 self._hand_off(timeline, figures, stamps)
             return
-        self._dropped += 1
-        self._refusal = outcome.reason
+        self._counts.dropped += 1
+        self._why.refused(outcome.reason, now_s)
         if self._record is not None:
             self._record.chunk(stamps, now_s, handoff_ns=0, accepted=False)
         self.get_logger().warning(outcome.reason, throttle_duration_sec=1.0)
@@ -205,20 +176,17 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._figures.observation(self.steady_s())
 
     def _on_deadline(self, event: Any) -> None:
-        self._deadline_events += int(event.total_count_change)
+        self._counts.deadline_events += int(event.total_count_change)
 
     def _on_liveliness(self, event: Any) -> None:
         if event.not_alive_count_change > 0 or event.alive_count_change < 0:
-            self._liveliness_events += 1
+            self._counts.liveliness_events += 1
         if event.alive_count == 0 and self._timeline is not None:
             # The next writer is another engine process, whatever epoch it begins with.
             self._timeline.forget_epoch()
 
     def _on_joints(self, message: JointState) -> None:
-        for place, name in enumerate(message.name):
-            index = self._joint_index.get(name)
-            if index is not None and place < len(message.position):
-                self._measured[index] = message.position[place]
+        self._place.measured(message.name, message.position)
 
     def _on_commanded(self, message: JointState) -> None:
         """Follow where the safety node really commands the robot, if that is not our plan."""
@@ -226,24 +194,23 @@ class BufferNode(PhysisNode[BufferParameters]):
         if not self.active or timeline is None:
             return
         stamp_ns, now_ns = nanoseconds(message.header.stamp), self.now_ns()
-        place = {name: index for index, name in enumerate(message.name)}
-        if any(name not in place for name in timeline.limits.names):
+        try:
+            state = whole_state(message, timeline.limits.names)
+        except UserError as error:
+            self.get_logger().error(f"commanded state: {error}", throttle_duration_sec=1.0)
             return
-        order = [place[name] for name in timeline.limits.names]
-        position = np.asarray(message.position, dtype=np.float64)[order]
-        velocity = np.asarray(message.velocity, dtype=np.float64)[order]
-        self._commanded_heard = True
+        if state is None:
+            return
+        position, velocity = state
+        self._place.commanded()
         if timeline.started:
             planned = timeline.point(min(stamp_ns, now_ns))
-            apart = np.abs(planned.position - position)
-            near = apart <= _APART_RAD + _APART_S * np.maximum(
-                np.abs(velocity), np.abs(planned.velocity)
-            )
-            self._apart = 0 if near.all() else self._apart + 1
-            if self._apart < _APART_TIMES:
+            if not self._place.another_motion(
+                planned.position, planned.velocity, position, velocity
+            ):
                 return
-            self._rebases += 1
-        self._apart = 0
+            self._counts.rebases += 1
+        self._place.rebased()
         behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
         timeline.rebase(position + behind_s * velocity, velocity, now_ns)
         self._waiting = None
@@ -255,21 +222,17 @@ class BufferNode(PhysisNode[BufferParameters]):
         if timeline is None or figures is None:
             return
         now_ns, now_s = self.now_ns(), self.steady_s()
-        if not timeline.started and not self._begin_from_measured(timeline, now_ns, now_s):
-            return
+        if not timeline.started:
+            measured = self._place.to_begin_from(now_s)
+            if measured is None:
+                return
+            timeline.rebase(measured, np.zeros_like(measured), now_ns)
         if self._waiting is not None:
             self._hand_off(timeline, figures, self._waiting)
         point = timeline.point(now_ns)
         self._account(point, figures, now_s)
         if self._record is not None:
             self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
-
-    def _begin_from_measured(self, timeline: ChunkTimeline, now_ns: int, now_s: float) -> bool:
-        waited = now_s - self._active_since_s > _COMMANDED_WAIT_S
-        if self._commanded_heard or not waited or not np.isfinite(self._measured).all():
-            return False
-        timeline.rebase(self._measured, np.zeros_like(self._measured), now_ns)
-        return True
 
     def _account(self, point: PlayedPoint, figures: StreamFigures, now_s: float) -> None:
         if point.valid:
@@ -307,90 +270,33 @@ class BufferNode(PhysisNode[BufferParameters]):
             return ""
         if self._timeline is None or not self._timeline.started:
             return "waiting for safety/commanded_state or joint_states"
-        if self._refusal:
-            return self._refusal
-        if self._last_chunk_s is None:
-            return "no chunk yet"
-        return f"no chunk for {self.steady_s() - self._last_chunk_s:.1f} s"
+        return self._why.line(self.steady_s())
 
-    def _publish_status(self) -> None:
-        timeline, figures = self._timeline, self._figures
-        if timeline is None or figures is None:
-            return
-        now_ns = self.now_ns()
-        seen = figures.snapshot(self.steady_s())
-        message = StreamStatus(
+    def _now(self) -> BufferNow | None:
+        if self._timeline is None or self._figures is None:
+            return None
+        return BufferNow(
+            timeline=self._timeline,
+            figures=self._figures,
+            counts=self._counts,
             stream_id=self._stream_id,
-            epoch=timeline.epoch,
             state=self._state,
             reason=self._reason(),
-            clock_suspect=seen.clock_suspect,
-            sensor_hz=seen.sensor_hz,
-            replan_hz=seen.replan_hz,
-            chunk_hz=seen.chunk_hz,
-            servo_hz=seen.servo_hz,
-            depth_s=timeline.depth_s(now_ns),
-            chunks=timeline.counts.accepted,
-            dropped=self._dropped,
-            gaps=timeline.gaps,
-            deadline_misses=figures.deadline_misses,
-            underruns=figures.underruns,
-            qos_deadline_events=self._deadline_events,
-            qos_liveliness_events=self._liveliness_events,
+            now_ns=self.now_ns(),
+            now_s=self.steady_s(),
         )
+
+    def _publish_status(self) -> None:
+        now = self._now()
+        if now is None:
+            return
+        message = now.status()
         message.header.stamp = self.get_clock().now().to_msg()
-        for field in (
-            "output_interval_ms",
-            "response_latency_ms",
-            "action_age_handoff_ms",
-            "action_age_servo_ms",
-            "capture_ms",
-            "queue_ms",
-            "response_ms",
-            "handoff_ms",
-        ):
-            setattr(message, field, percentiles_message(getattr(seen, field)))
         self._status.publish(message)
 
     def diagnose(self) -> Sequence[Diagnosis]:
-        timeline, figures = self._timeline, self._figures
-        if timeline is None or figures is None:
-            return ()
-        seen = figures.snapshot(self.steady_s())
-        level = OK if self._state == StreamStatus.PLAYING else WARN
-        if self._state == StreamStatus.UNDERRUN and timeline.depth_s(self.now_ns()) == 0.0:
-            level = ERROR
-        values: dict[str, object] = {
-            "stream_id": self._stream_id,
-            "epoch": timeline.epoch,
-            "chunks": timeline.counts.accepted,
-            "dropped": self._dropped,
-            "wholly late": timeline.counts.late,
-            "gaps": timeline.gaps,
-            "deadline misses": figures.deadline_misses,
-            "underruns": figures.underruns,
-            "rebases on the commanded state": self._rebases,
-            "DDS deadline events": self._deadline_events,
-            "DDS liveliness events": self._liveliness_events,
-            "depth [s]": f"{timeline.depth_s(self.now_ns()):.3f}",
-            "rates [Hz]": f"sensor {seen.sensor_hz:.1f}, replan {seen.replan_hz:.1f}, "
-            f"chunk {seen.chunk_hz:.1f}, servo {seen.servo_hz:.1f}",
-        }
-        for name, found in (
-            ("output interval", seen.output_interval_ms),
-            ("response latency", seen.response_latency_ms),
-            ("action age at hand-off", seen.action_age_handoff_ms),
-            ("action age at servo tick", seen.action_age_servo_ms),
-            ("capture", seen.capture_ms),
-            ("queue", seen.queue_ms),
-            ("handoff", seen.handoff_ms),
-        ):
-            values[f"{name} [ms]"] = (
-                f"p50 {found.p50:.1f}, p99 {found.p99:.1f}, p99.9 {found.p999:.1f}, "
-                f"max {found.max:.1f}, n {found.n}"
-            )
-        message = self._reason() or _STATE_NAMES[self._state]
-        return (Diagnosis(part="stream", level=level, message=message, values=values),)
+        now = self._now()
+        return () if now is None else (now.diagnosis(),)
 
     def validate_parameters(self, new: BufferParameters) -> None:
         if new.lead_s < 1.0 / new.servo_hz:

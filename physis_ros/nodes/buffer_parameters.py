@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_ros.chunk_overlap import POLICIES
+from physis_ros.chunk_overlap import POLICIES, Overlap
 from physis_ros.nodes.base import BaseParameters
 from physis_ros.params import param
-from physis_ros.timeline_types import UNDERRUN_POLICIES
+from physis_ros.timeline_types import UNDERRUN_POLICIES, TimelineConfig
 
 WINDOW_STARTS = ("stamped", "immediate")
 
@@ -121,3 +121,15 @@ class BufferParameters(BaseParameters):
     record_path: str = param(
         "", description="Directory for chunks.rows and servo.rows; empty: no record"
     )
+
+    def timeline(self) -> TimelineConfig:
+        return TimelineConfig(
+            tick_s=1.0 / self.servo_hz,
+            lead_s=self.lead_s,
+            overlap=Overlap(policy=self.overlap, fade_s=self.fade_s, decay=self.ensemble_decay),
+            underrun=self.underrun,
+            coast_s=self.coast_s,
+            correction_share=self.correction_share,
+            max_age_s=self.max_action_age_s,
+            max_ahead_s=self.max_ahead_s,
+        )

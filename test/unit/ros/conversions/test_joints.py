@@ -12,7 +12,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 
 from physis_core.types import UserError
-from physis_ros.conversions.joints import joint_readings
+from physis_ros.conversions.joints import joint_readings, whole_state
 
 WANTED = ("shoulder", "elbow", "wrist")
 
@@ -71,3 +71,15 @@ def test_contradictions_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=said):
         joint_readings(state(names, positions, velocities), WANTED)
+
+
+def test_a_whole_state_has_every_joint_and_its_velocity() -> None:
+    whole = state(["wrist", "other", "elbow", "shoulder"], [3.0, 9.0, 2.0, 1.0], [0.3, 9.0, 0.2, 0])
+    found = whole_state(whole, WANTED)
+    assert found is not None
+    assert found[0].tolist() == [1.0, 2.0, 3.0]
+    assert found[1].tolist() == [0.0, 0.2, 0.3]
+    assert whole_state(state(["wrist", "elbow"], [3.0, 2.0], [0.0, 0.0]), WANTED) is None
+    assert whole_state(state([*WANTED], [1.0, 2.0, 3.0]), WANTED) is None
+    unknown = state([*WANTED], [1.0, 2.0, 3.0], [0.0, math.nan, 0.0])
+    assert whole_state(unknown, WANTED) is None
