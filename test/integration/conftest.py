@@ -149,10 +149,20 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     remove_abandoned()
 
 
-@pytest.fixture
-def ros(tmp_path: Path, loopback: None) -> Iterator[RosBench]:
-    bench = RosBench(choose({}), tmp_path)
+def domain_of_its_own(folder: Path) -> Iterator[RosBench]:
+    bench = RosBench(choose({}), folder)
     try:
         yield bench
     finally:
         bench.close()
+
+
+@pytest.fixture
+def ros(tmp_path: Path, loopback: None) -> Iterator[RosBench]:
+    yield from domain_of_its_own(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_ros(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RosBench]:
+    """For a stack that serves all tests of a module, one after the other."""
+    yield from domain_of_its_own(tmp_path_factory.mktemp("shared"))

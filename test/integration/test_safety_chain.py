@@ -95,7 +95,7 @@ class Stage:
     def start_and_move(self, *buffer_parameters):
         self.start(*buffer_parameters)
         self.wait_verdict(SafetyStatus.OK)
-        self.ros.wait(lambda: self.speed > 0.05, "the robot to move")
+        self.ros.wait(lambda: self.stream and self.speed > 0.05, "the robot to move, and to say so")
         return self
 
     def verdict(self):

@@ -1,0 +1,260 @@
+"""A robot of real processes with a restless model, and the simulated arm as the judge.
+
+The model is small and its weights are random: the arm moves about its first pose without end, and
+never strays from it. So it moves whenever all is well, and comes back whatever happened to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from physis_core.arm.kinematics import HOME_RAD
+from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.network import TinyNetwork
+from physis_core.observe.rowlog import RowTable, read_rows
+from physis_ros.conversions.time import duration_to_seconds, time_to_ns
+from physis_ros.interfaces import (
+    ACTION_CHUNK,
+    JOINT_TRAJECTORY,
+    SAFETY_STATUS,
+    STREAM_STATUS,
+    in_namespace,
+)
+from physis_ros.msg import SafetyStatus, StreamStatus
+
+ROBOT_SIDE = ("safety_node", "robot_sim_node", "observation_node", "buffer_node")
+ENGINE = ("workers:=0", "devices:=1", "partition:=sequential", "max_batch:=1")
+BRAKE_RAD_S2 = 0.6 * min(UR5E_LIMITS.acceleration_rad_s2)
+"""What the buffer's plans brake with: its acceleration_share of the limit."""
+LATE_S = 0.2
+"""What safety forwards may begin so late (its late_s), and so end so late."""
+STEP_S = 0.05
+_MOVING_RAD_S = 0.05
+_REST_S = 0.3
+
+
+def restless_model(path: Path) -> Path:
+    """A tiny checkpoint whose actions are small random motions about the arm's first pose."""
+    torch.manual_seed(0)
+    config = TinyConfig(
+        joint_names=JOINT_NAMES,
+        camera_names=("front",),
+        position_mean=tuple(HOME_RAD),
+        position_std=(0.04,) * len(JOINT_NAMES),
+        image_size=(32, 32),
+        steps=2,
+        blocks=2,
+        dim=16,
+        heads=2,
+        ffn=32,
+        keypoints=4,
+        image_channels=4,
+        window_chunks=2,
+        step_s=STEP_S,
+    )
+    checkpoint.save(path, config, TinyNetwork(config).state_dict(), {})
+    return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """The arm's commands stand still from `at_s` (steady) on; `fastest` [rad/s] before that."""
+
+    at_s: float
+    fastest: float
+
+    @property
+    def braking_s(self) -> float:
+        return self.fastest / BRAKE_RAD_S2
+
+
+class ArmStack:
+    """The processes of one robot, in a namespace, and what they say. `record`: where the arm writes
+    its ticks. With `engine`, the engine is one of them."""
+
+    def __init__(
+        self,
+        ros: Any,
+        model: Path,
+        record: Path,
+        *,
+        namespace: str = "",
+        stream_id: str = "arm",
+        engine: bool = True,
+        use_sim_time: bool = False,
+        arguments: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        self.ros = ros
+        self.record = record
+        self.processes: dict[str, Any] = {}
+        self._place = ("-r", f"__ns:=/{namespace}") if namespace else ()
+        self._common = ("use_sim_time:=true",) if use_sim_time else ()
+        self._arguments = dict(arguments or {})
+        self._parameters: dict[str, tuple[str, ...]] = {
+            "safety_node": (),
+            "robot_sim_node": (
+                f"record_path:={record}",
+                "width:=64",
+                "height:=64",
+                "camera_hz:=20.0",
+            ),
+            "observation_node": (f"checkpoint:={model}", f"stream_id:={stream_id}"),
+            "buffer_node": (f"stream_id:={stream_id}",),
+            "engine_node": (f"checkpoint:={model}", *ENGINE, f"stream_ids:=[{stream_id}]"),
+        }
+        self.names = (*ROBOT_SIDE, "engine_node") if engine else ROBOT_SIDE
+        self.safety: list[Any] = ros.listen(in_namespace(SAFETY_STATUS, namespace))
+        self.stream: list[Any] = ros.listen(in_namespace(STREAM_STATUS, namespace))
+        self.chunks: list[Any] = ros.listen(in_namespace(ACTION_CHUNK, namespace))
+        self.forwarded: list[Any] = ros.listen(in_namespace(JOINT_TRAJECTORY, namespace))
+        self._wall_minus_steady_s = time.time() - time.monotonic()
+
+    def start(self) -> ArmStack:
+        for name in self.names:
+            self.start_node(name)
+        return self
+
+    def start_node(self, name: str) -> None:
+        self.processes[name] = self.ros.start(
+            name,
+            *self._parameters[name],
+            *self._common,
+            arguments=(*self._place, *self._arguments.get(name, ())),
+        )
+
+    # What is seen ------------------------------------------------------------------------------
+
+    def rows(self) -> RowTable:
+        return read_rows(self.record / "arm.rows")
+
+    def speed(self) -> float:
+        """Of the fastest joint's command [rad/s], over the ticks written last."""
+        rows = self.rows()
+        return float(_speeds(rows)[-25:].max()) if rows.rows else 0.0
+
+    def assert_no_limit_passed(self) -> None:
+        rows = self.rows()
+        passed = np.flatnonzero(rows["limit"])
+        assert not passed.size, [(rows["t_s"][i], int(rows["limit"][i])) for i in passed[:10]]
+
+    @staticmethod
+    def now_s() -> float:
+        """On the steady clock of the arm's record."""
+        return time.monotonic()
+
+    def steady_s(self, stamp: Any) -> float:
+        """A stamp of wall time, on the steady clock of the arm's record."""
+        return time_to_ns(stamp) * 1e-9 - self._wall_minus_steady_s
+
+    def chunks_end_s(self, *, until_s: float = float("inf")) -> float:
+        """When the last point of all chunks that left the engine before `until_s` is due."""
+        ends = [
+            self.steady_s(chunk.start) + STEP_S * (len(chunk.positions) // len(JOINT_NAMES) - 1)
+            for chunk in self.chunks
+            if self.steady_s(chunk.header.stamp) <= until_s
+        ]
+        return max(ends)
+
+    def forwarded_end_s(self) -> float:
+        """When the last of all trajectories that were forwarded so far comes to rest."""
+        return max(
+            self.steady_s(one.header.stamp) + duration_to_seconds(one.points[-1].time_from_start)
+            for one in self.forwarded
+        )
+
+    # What is waited for ------------------------------------------------------------------------
+
+    def wait_moving(self) -> None:
+        """All is well: new chunks are played, safety lets them pass, and the arm moves."""
+        self.safety.clear()
+        self.stream.clear()
+        self.ros.wait(
+            lambda: (
+                self.safety
+                and self.safety[-1].verdict <= SafetyStatus.LIMIT
+                and self.stream
+                and self.stream[-1].state == StreamStatus.PLAYING
+                and self.chunks
+                and self.forwarded
+                and self.speed() > _MOVING_RAD_S
+            ),
+            "the arm to move",
+        )
+        # What is waited for next must be said anew.
+        self.safety.clear()
+        self.stream.clear()
+
+    def wait_rest(self, after_s: float) -> Rest:
+        """The first rest that begins after `after_s` and lasts."""
+        found: list[Rest] = []
+
+        def resting() -> bool:
+            rows = self.rows()
+            late = rows["t_s"] > after_s
+            times, speeds = rows["t_s"][late], _speeds(rows)[late]
+            still = speeds < 1e-9
+            if not times.size or not still[-1]:
+                return False
+            moving = np.flatnonzero(~still)
+            first = int(moving[-1]) + 1 if moving.size else 0
+            if times[-1] - times[first] < _REST_S:
+                return False
+            found.append(Rest(at_s=float(times[first]), fastest=float(speeds.max())))
+            return True
+
+        self.ros.wait(resting, "the arm to rest")
+        return found[-1]
+
+    def wait_held(self) -> None:
+        """Safety says that it holds, and why: no command comes, or the last one was refused."""
+        reasons = ("model: no command for", "model: rejected: ")
+        self.ros.wait(
+            lambda: any(
+                one.verdict == SafetyStatus.HOLD and one.reason.startswith(reasons)
+                for one in self.safety
+            ),
+            f"HOLD {reasons}",
+        )
+
+    def wait_stream(self, state: int, reason: str) -> None:
+        self.ros.wait(
+            lambda: any(one.state == state and reason in one.reason for one in self.stream),
+            f"stream state {state} {reason!r}",
+        )
+
+    # Faults ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stopped(self, name: str, at_least_s: float) -> Iterator[float]:
+        """The process does not run inside, and for `at_least_s`; gives the steady time of it."""
+        process = self.processes[name]
+        os.kill(process.pid, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        try:
+            yield stopped_s
+            self.pause(stopped_s + at_least_s - time.monotonic())
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
+    def pause(self, seconds: float) -> None:
+        """The length of a fault, not a wait for anything: messages are heard meanwhile."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.ros.spin(0.02)
+
+
+def _speeds(rows: RowTable) -> Any:
+    """Of the fastest joint, as commanded, [ticks] rad/s."""
+    return np.max([np.abs(rows[f"cmdd{j}"]) for j in range(len(JOINT_NAMES))], axis=0)
