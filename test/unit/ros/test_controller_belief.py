@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from physis_ros.controller_belief import ControllerBelief
 from physis_ros.joint_motion import JointMotion
+from physis_ros.possible_states import STATES
 
 LATE_S = 0.2
 
@@ -62,6 +65,70 @@ def test_what_was_sent_later_puts_an_end_to_what_was_possible_before():
     # Whoever had not taken the first one by 10.2 s has taken the second one by 10.3 s.
     by_then = late.positions[late.at_s > 10.3]
     assert by_then.min() > 0.9
+
+
+def between(made, now_s, at_s):
+    """The positions that are possible at `at_s`, seen from `now_s`."""
+    arrivals = made.arrivals(now_s)
+    there = arrivals.positions[np.isclose(arrivals.at_s, at_s)]
+    return float(there.min()), float(there.max())
+
+
+def test_what_is_replaced_before_it_is_taken_leaves_what_was_before_it():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.taken(10.01)
+    made.sent(points(10.4, 1.0), 10.1)
+    made.taken(10.11)
+    # By 10.2 s one of them is taken, and until then perhaps none.
+    assert between(made, 10.15, 10.2)[0] == pytest.approx(0.0)
+    # The first was replaced, and the second taken from rest; or both were taken, the first at once.
+    slowest = JointMotion.at_rest(np.array([0.0]), 10.0).going_over(10.2, points(10.4, 1.0))
+    least, most = between(made, 10.2, 10.3625)
+    assert least == pytest.approx(slowest.state(10.3625)[0][0], abs=1e-6)
+    assert most > 0.9
+
+
+def test_possibilities_stay_countable_however_quickly_commands_follow():
+    made = belief()
+    now_s = 10.0
+    for number in range(50):
+        made.look(now_s)
+        made.sent(points(now_s + 0.3, 0.01 * number), now_s)
+        made.taken(now_s + 0.001)
+        now_s += 0.01
+    arrivals = made.arrivals(now_s)
+    assert arrivals.at_s.size <= 17 * STATES
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_no_order_of_takings_leads_out_of_what_is_possible(seed):
+    """A controller that takes each at a random moment, or not at all where the next was sooner."""
+    random = np.random.default_rng(seed)
+    made = belief()
+    real = made.motion
+    waiting = []
+    now_s = 10.0
+    for _ in range(8):
+        made.look(now_s)
+        point = points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1))
+        made.sent(point, now_s)
+        made.taken(now_s + 0.001)
+        taken_s = now_s + LATE_S * random.choice([0.0, 1.0, random.uniform()])
+        waiting = [one for one in waiting if one[0] < taken_s] + [(taken_s, point)]
+        now_s += random.uniform(0.01, 0.15)
+        while waiting and waiting[0][0] <= now_s:
+            at_s, point = waiting.pop(0)
+            real = real.going_over(at_s, point)
+        arrivals = made.arrivals(now_s)
+        after = [arrivals.at_s >= now_s, arrivals.at_s <= now_s + 1e-9]
+        first = np.logical_and(*after)
+        here, speed = real.state(now_s)
+        for lam in (0.0, 0.02, 0.05, 0.12, 0.4):
+            seen = arrivals.positions[first] + lam * arrivals.velocities[first]
+            wide = 0.02 * float(np.ptp(seen)) + 1e-6
+            assert seen.min() - wide <= here[0] + lam * speed[0] <= seen.max() + wide
 
 
 def test_doubt_lasts_until_every_motion_has_ended():

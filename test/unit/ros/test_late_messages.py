@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from physis_ros.chunk_timeline import ChunkTimeline
@@ -52,10 +51,22 @@ class Sent:
 
 class World:
     """`slow_to_take`: acknowledged at once, but taken as late as the link says; else acknowledged
-    when it is taken. A message that was not taken when the next one comes is replaced by it."""
+    when it is taken. A message that was not taken when the next one comes is replaced by it.
+    `extreme`: most messages are taken at once or as late as can be, which replaces more of them
+    and shows more of what differs between the motions that are possible."""
 
-    def __init__(self, random, *, lose=0.0, slow_to_take=False, past_start="step", late_s=LATE_S):
+    def __init__(
+        self,
+        random,
+        *,
+        lose=0.0,
+        slow_to_take=False,
+        extreme=False,
+        past_start="step",
+        late_s=LATE_S,
+    ):
         self.random, self.lose, self.slow_to_take = random, lose, slow_to_take
+        self.extreme = extreme
         self.now_s = 1000.0
         self.filter = SafetyFilter(LIMITS, SafetyConfig(late_s=late_s))
         self.timeline = ChunkTimeline(
@@ -74,7 +85,6 @@ class World:
         self.flying: list[Sent] = []
         self.verdicts: list[Verdict] = []
         self.sees, self.chunks = True, 0
-        self.delays: list[float] = []
         self._safety_s = self._controller_s = self.now_s
         self.run(0.02)
 
@@ -139,7 +149,7 @@ class World:
     def _send(self, forward):
         if forward is None:
             return
-        delay_s = self.delays.pop() if self.delays else self.random.uniform(0.0, LATEST_S)
+        delay_s = self._delay_s()
         lost = self.random.random() < self.lose
         taken_s = np.inf if lost else self.now_s + delay_s
         if self.flying and np.isfinite(taken_s):
@@ -162,6 +172,10 @@ class World:
                 acknowledged_s=self.now_s + 0.006 if self.slow_to_take and not lost else taken_s,
             )
         )
+
+    def _delay_s(self):
+        any_s, long_s = self.random.uniform(0.0, LATEST_S), self.random.uniform(0.6, 1.0) * LATEST_S
+        return self.random.choice([0.0, LATEST_S, any_s, long_s]) if self.extreme else any_s
 
     def _safety_tick(self):
         if self.sees:
@@ -230,8 +244,8 @@ class Wave:
         self.offset = self.offset + self.random.uniform(-0.25, 0.25, 6)
 
 
-def play(world, random, happenings):
-    """One chunk each 0.1 s; `happenings` say what else happens around each of them."""
+def play(world, random, happenings, apart_s=0.14):
+    """One chunk at most every `apart_s`; `happenings` say what else happens around each of them."""
     wave = Wave(random)
     for happening in happenings:
         if happening == "change":
@@ -251,7 +265,7 @@ def play(world, random, happenings):
         world.follow_commanded()
         if happening != "silent":
             world.chunk(wave.points(world.now_s))
-        world.run(random.uniform(0.04, 0.14))
+        world.run(random.uniform(0.3, 1.0) * apart_s)
     world.sees = True
     world.run(2.0)
 
@@ -265,16 +279,27 @@ HAPPENINGS = st.lists(
 )
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open fault (docs/decisions/late-trajectories.md): some series pass an acceleration"
-    " limit by a few parts in a hundred when messages that were replaced are taken late",
+# Some series in which a belief that follows only its own motion passes a limit by 16 to 31 %.
+REPLACED = ["", "change", "", "", "change", "", "", ""]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    HAPPENINGS,
+    st.sampled_from([0.0, 0.1, 0.4]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0.03, 0.14]),
 )
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32 - 1), HAPPENINGS, st.sampled_from([0.0, 0.1, 0.4]), st.booleans())
-def test_no_delay_and_no_loss_passes_a_limit(seed, happenings, lose, slow_to_take):
+@example(7, REPLACED, 0.0, True, True, 0.14)
+@example(161, REPLACED, 0.0, True, True, 0.14)
+@example(213, REPLACED, 0.0, True, True, 0.14)
+def test_no_delay_and_no_loss_passes_a_limit(
+    seed, happenings, lose, slow_to_take, extreme, apart_s
+):
     random = np.random.default_rng(seed)
-    world = World(random, lose=lose, slow_to_take=slow_to_take)
-    play(world, random, happenings)
+    world = World(random, lose=lose, slow_to_take=slow_to_take, extreme=extreme)
+    play(world, random, happenings, apart_s)
     world.assert_within_limits()
     world.assert_resting()
