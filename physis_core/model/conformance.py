@@ -183,6 +183,16 @@ class _Check:
         clean = [model.head(hidden, [spec.steps - 1], [key]) for key in (self._noise[0], other)]
         if not _all_equal(*clean):
             self.broken.append("head: noise was added after the last step")
+        keys = (self._noise[0], other)
+        if not _all_equal(model.renoise(clean[0], [spec.steps], [other]), clean[0]):
+            self.broken.append("renoise: noise was added at step D")
+        if _all_equal(*(model.inject(observation, [key]) for key in keys)):
+            # An observation that leaves nothing to denoise.
+            return
+        for step in range(spec.steps):
+            noised = [model.renoise(clean[0], [step], [key]) for key in keys]
+            if _all_equal(*noised):
+                self.broken.append(f"renoise: step {step} does not depend on the noise")
 
     def ownership(self) -> None:
         if self._spec.blocks < 2:

@@ -83,6 +83,14 @@ class KVWindow(Protocol):
 
     def reset(self) -> None: ...
 
+    def snapshot(self) -> Mapping[str, Tensor]:
+        """A copy of all that the next chunk reads."""
+        ...
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on as the window did that `saved` was taken of. UserError where it does not fit."""
+        ...
+
 
 StreamCondition = Mapping[str, Tensor]
 """What holds for a stream until changed (e.g. text K and V of the rank's blocks), model-defined."""
@@ -139,6 +147,13 @@ class StagedModel(Protocol):
 
         Hidden carries what this needs of the latent that entered the step. Adds the fresh noise of
         step d + 1; after step D - 1 the latent is clean.
+        """
+        ...
+
+    def renoise(self, clean: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
+        """A clean latent (what `finish` reads) put back to the noise level at the entry of step[i].
+
+        Its conditioning stays; at step D nothing changes. To rebuild lost KV from old outputs.
         """
         ...
 

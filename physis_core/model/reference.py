@@ -13,13 +13,13 @@ Streams do not see each other: make one `ReferenceStream` for each. The model ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from physis_core.model.protocol import KVWindow, NoiseKey, StagedModel
+from physis_core.model.protocol import KVWindow, NoiseKey, Payload, StagedModel
 from physis_core.types import Array, Stage
 
 StepObservations = Mapping[int, Mapping[str, Array | Tensor]]
@@ -52,6 +52,8 @@ class ReferenceStream:
         self._seed = seed
         self._epoch = epoch
         self._next_chunk = 0
+        self.clean: Payload = ()
+        """The clean latent of the last chunk, [1, ...]: what `rebuild` takes."""
         self._kv: dict[Stage, KVWindow] = {}
         for block in range(self._graph.blocks):
             if self._graph.kv == "noisy":
@@ -90,6 +92,7 @@ class ReferenceStream:
                     latent = model.refresh(latent, _batch_of_one(observations[step]))
                 hidden = self._run_blocks(model.embed(latent, [step]), step)
                 latent = model.head(hidden, [step], noise)
+            self.clean = latent
             outputs = {name: value[0].clone() for name, value in model.finish(latent).items()}
             if graph.kv == "clean":
                 self._run_blocks(model.embed(latent, [graph.steps]), graph.steps)
@@ -107,6 +110,29 @@ class ReferenceStream:
                 [self._graph.writes_kv(stage)],
             )
         return hidden
+
+    def snapshot(self) -> dict[Stage, Mapping[str, Tensor]]:
+        """The KV of every stage, between two chunks."""
+        return {stage: kv.snapshot() for stage, kv in self._kv.items()}
+
+    def restore(self, saved: Mapping[Stage, Mapping[str, Tensor]]) -> None:
+        """Go on as a stream of this model did whose `snapshot` this is."""
+        for stage, kv in self._kv.items():
+            kv.restore(saved[stage])
+
+    def rebuild(self, past: Sequence[Payload]) -> None:
+        """Make the KV from clean latents, oldest first: noised to each step's level and run
+        through its stages.
+
+        They have the chunk ids -n .. -1, so that their noise is nobody else's.
+        """
+        model = self._model
+        with torch.inference_mode():
+            for at, clean in enumerate(past):
+                key = NoiseKey(seed=self._seed, epoch=self._epoch, chunk_id=at - len(past))
+                for step in range(self._graph.passes):
+                    latent = model.renoise(clean, [step], [key])
+                    self._run_blocks(model.embed(latent, [step]), step)
 
     @property
     def kv_bytes(self) -> int:

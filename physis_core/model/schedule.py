@@ -64,6 +64,10 @@ class FlowSchedule:
         level = self.levels([d + 1 for d in step], clean)
         return torch.where(level > 0, (1.0 - level) * clean + level * fresh, clean)
 
+    def renoise(self, clean: Tensor, fresh: Tensor, step: Sequence[int]) -> Tensor:
+        """(1 - s) * x0 + s * noise at the entry level s of step[i] in 0 .. D, both [B, ...]."""
+        return self.next_input(clean, fresh, [d - 1 for d in step])
+
 
 def draw_noise(
     key: NoiseKey,

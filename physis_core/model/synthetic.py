@@ -235,6 +235,13 @@ class SyntheticModel:
             latent.append(self._schedule.next_input(clean, fresh, step).to(x.dtype))
         return (*latent, hidden[-1])
 
+    def renoise(self, clean: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
+        noisy = [
+            self._schedule.renoise(x, draw_noise_rows(noise, step, x, part), step).to(x.dtype)
+            for part, x in enumerate(clean[: self._streams])
+        ]
+        return (*noisy, *clean[self._streams :])
+
     def finish(self, latent: Payload) -> Mapping[str, Tensor]:
         outputs = {"action": latent[0][..., :ACTION_JOINTS]}
         if self._streams == 2:

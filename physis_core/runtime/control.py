@@ -11,7 +11,7 @@ import ctypes
 import json
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,14 +28,24 @@ class Message:
     """`kind` says what is asked or told; `fields` is JSON; `arrays` are named and travel as bytes.
 
     Front to worker: ping, clock, open, condition, restart, close, release, observe, stats,
-    overload, stall, stop.
+    overload, stall, stop; after a loss relink, resume, restore, past.
     Worker to front: hello, pong, ready, fatal, done (answers one request), exit, retired, failed,
-    stats, edge_lost, stopped.
+    stats, saved, linked, edge_lost, stopped. `dead` is made at the front when a worker ends.
     """
 
     kind: str
     fields: dict[str, Any]
     arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+OnMessage = Callable[[int, Message], None]
+"""(worker, message), called in whatever thread received it."""
+GivenUp = Callable[[], bool]
+"""Asked while workers start; true ends the start."""
+
+
+def never() -> bool:
+    return False
 
 
 def encode(message: Message) -> bytes:

@@ -20,6 +20,7 @@ from physis_core.types import StageGraph, UserError
 
 LinkKind = Literal["gloo", "nccl"]
 WorkersFrom = Literal["spawn", "elsewhere"]
+RecoveryKind = Literal["none", "snapshot", "rebuild"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,11 @@ class Deployment:
     costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
         at start.
     noise, noise_seed: of emulated devices (see `Emulation`).
+    recovery: what becomes of the streams of a lost worker. `none`: they end. Otherwise the worker
+        is started anew, and they go on in a new epoch with KV from the last `snapshot`, or with KV
+        that they `rebuild` from their last outputs.
+    snapshot_every: chunks from one snapshot to the next.
+    respawns: starts of one worker in a row before it is given up.
     """
 
     model: ModelRef
@@ -88,6 +94,9 @@ class Deployment:
     noise: float = 0.0
     noise_seed: int = 0
     threads: int = field(default=1)
+    recovery: RecoveryKind = "none"
+    snapshot_every: int = 8
+    respawns: int = 3
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -104,7 +113,17 @@ class Deployment:
             raise UserError("workers", self.workers, "workers from elsewhere are at least 1")
         if not 0 <= self.front_port < 65536:
             raise UserError("front_port", self.front_port, "must be in 0..65535")
-        for name in ("credits", "max_batch", "threads"):
+        if self.recovery not in get_args(RecoveryKind):
+            raise UserError(
+                "recovery", self.recovery, f"one of {', '.join(get_args(RecoveryKind))}"
+            )
+        if self.recovery != "none" and (self.workers < 1 or self.workers_from != "spawn"):
+            raise UserError(
+                "recovery",
+                self.recovery,
+                "only workers that the engine starts as processes can be started anew",
+            )
+        for name in ("credits", "max_batch", "threads", "snapshot_every", "respawns"):
             if getattr(self, name) < 1:
                 raise UserError(name, getattr(self, name), "must be at least 1")
         for spec in self.devices:

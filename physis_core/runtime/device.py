@@ -142,6 +142,9 @@ class ModelExecutor:
     def _enter(self, task: InFlight) -> Payload:
         slot = task.slot
         assert slot is not None
+        if task.chunk_id < 0:
+            clean = self._here(slot.side.past[task.chunk_id])
+            return self.model.renoise(clean, [task.step], [_noise(task)])
         if task.step == 0:
             observation, task.observation = task.observation, None
             return self.model.inject(self._batch_of_one(observation), [_noise(task)])

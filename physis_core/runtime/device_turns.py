@@ -16,7 +16,10 @@ from physis_core.runtime.dispatch import RunBatch, WaitUntil, decide
 from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.link import LinkReceiver
+from physis_core.runtime.rebuild import LATENT
+from physis_core.runtime.snapshot_copies import SnapshotCopies
 from physis_core.runtime.stages import StageSlot, StreamSide
+from physis_core.runtime.tensor_arrays import payload_arrays
 
 LOG_CAPACITY = 1 << 16
 
@@ -26,6 +29,8 @@ class DeviceTurns:
     reply: called with what the front should know.
     fail: called with a stream's side and the error that ends it.
     receivers: by edge; the loop fills it.
+    keep_latents: a finished chunk's clean latent goes to the front beside its outputs.
+    copies: takes the copies of the KV; None where there are no snapshots.
 
     `timers` holds (time, number, device) of what is due; `dirty` the devices that may have
     something to start; `launched` those whose batch is computing beside this thread.
@@ -35,6 +40,8 @@ class DeviceTurns:
         self,
         *,
         max_batch: int,
+        keep_latents: bool,
+        copies: SnapshotCopies | None,
         clock: HostClock,
         receivers: Mapping[tuple[int, int], LinkReceiver],
         reply: Callable[[Message], None],
@@ -50,6 +57,8 @@ class DeviceTurns:
         """Set while the engine is overloaded; see `decide`."""
         self._timer_number = 0
         self._max_batch = max_batch
+        self._keep_latents = keep_latents
+        self._copies = copies
         self._clock = clock
         self._receivers = receivers
         self._reply = reply
@@ -192,11 +201,15 @@ class DeviceTurns:
         device.busy_s += end_s - start_s
         add = self.log.add
         size, batch, index = len(tasks), device.batches, device.index
+        copies = self._copies
+        to_copy: list[tuple[InFlight, StageSlot]] = []
         for task in tasks:
             slot: StageSlot = task.slot
             if slot.dead:
                 continue
             slot.next_seq += 1
+            if copies is not None and slot.writes and (task.seq + 1) % copies.every == 0:
+                to_copy.append((task, slot))
             came_s = task.sent_s
             if slot.link is not None:
                 # First of all: the next device waits for it.
@@ -217,7 +230,7 @@ class DeviceTurns:
                 start_s,
                 end_s,
             )
-            if slot.exits:
+            if slot.exits and task.chunk_id >= 0:
                 self._exit(task, now_s)
             following = slot.next
             if following is not None:
@@ -229,6 +242,9 @@ class DeviceTurns:
                         "retired", {"stream": task.stream, "epoch": task.epoch, "seq": task.seq}
                     )
                 )
+        for task, slot in to_copy:
+            # After everything that others wait for, and before the next chunk.
+            copies.take(task, slot)  # type: ignore[union-attr]
         if not device.dirty:
             device.dirty = True
             self.dirty.append(device)
@@ -251,6 +267,8 @@ class DeviceTurns:
     def _exit(self, task: InFlight, end_s: float) -> None:
         outputs = {name: value.cpu().numpy() for name, value in (task.outputs or {}).items()}
         task.outputs = None
+        if self._keep_latents:
+            outputs.update(payload_arrays(LATENT, task.payload))
         self._reply(
             Message(
                 "exit",

@@ -42,7 +42,9 @@ from physis_core.runtime.events import EngineEvent, EngineStatus
 from physis_core.runtime.front import Front
 from physis_core.runtime.link import check_link
 from physis_core.runtime.mailbox import Mailbox
-from physis_core.runtime.stream import StreamConfig, StreamHandle, checked_observation
+from physis_core.runtime.observation_check import checked_observation
+from physis_core.runtime.recovery_record import RecoveryRecord
+from physis_core.runtime.stream import StreamConfig, StreamHandle
 from physis_core.types import FinishedChunk, Observation, Refused, StreamState
 
 __all__ = ["Engine", "EngineEvent", "EngineStatus"]
@@ -94,18 +96,19 @@ class Engine:
         self._stop = False
         self._thread: threading.Thread | None = None
 
-    def start(self, timeout_s: float = 60.0) -> None:
-        """Start the workers and wait until all are warm.
+    def start(self, timeout_s: float = 60.0, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Start the workers and wait until all are warm. Nothing is left running where it fails.
 
         Raises:
             UserError: the deployment does not fit this machine or its model.
-            TimeoutError: not ready in time. Nothing is left running.
+            TimeoutError: not ready in time.
+            InterruptedError: `given_up` became true, which is asked some times a second.
         """
         assert self._thread is None, "an engine starts once"
         if self.deployment.remote_edges():
             # Here, too: no need to start processes to learn that they cannot speak.
             check_link(self.deployment.link)
-        ready = self._cluster.start(timeout_s)
+        ready = self._cluster.start(timeout_s, given_up)
         self.warmup_s = max(message.fields["warmup_s"] for message in ready)
         for message in ready:
             for block, row in message.fields["costs"].items():
@@ -200,6 +203,10 @@ class Engine:
     def worker_pids(self) -> dict[int, int]:
         """Process ids of the workers that this engine started."""
         return self._cluster.pids()
+
+    def recoveries(self) -> tuple[RecoveryRecord, ...]:
+        """The newest ways back of streams after a loss, oldest first: those that have a chunk."""
+        return self._call(lambda: tuple(self._front.recovery.records))
 
     def stall_device(self, device: int, seconds: float) -> None:
         """Fault injection for tests and benchmarks: the device starts nothing for a while."""
@@ -297,7 +304,7 @@ class Engine:
                 else:
                     front.take(*item)
             front.take_mail()
-            next_s = math.inf
+            next_s = front.recovery.tend()
             for stream in list(front.streams.values()):
                 next_s = min(next_s, front.advance(stream))
             now_s = self._clock.now_s()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_TOUCHES = 16
 """Observations that one chunk can record: one at entry and one for each later denoising step."""
 
-_HEADER = struct.Struct("<IIQQIIQiI4d")
+_HEADER = struct.Struct("<IIqQIIQiI4d")
 _TOUCHES = struct.Struct(f"<{MAX_TOUCHES}Q")
 ENVELOPE_BYTES = (_HEADER.size + _TOUCHES.size + 63) // 64 * 64
 """Rounded up so that the payload behind it starts aligned."""
@@ -29,7 +29,7 @@ class InFlight(ReadyTask):
     `stream` is the engine's handle of the stream; `stage`, `step`, `block`, `ready_s` and
     `remaining_s` change at each hop, the rest belongs to the chunk. `touches` are the engine's own
     numbers of the observations that the chunk used, in the order of use. `payload` is empty before
-    the first task.
+    the first task. A `chunk_id` below 0 is a chunk of the past that runs again to rebuild lost KV.
     """
 
     chunk_id: int

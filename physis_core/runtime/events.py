@@ -15,7 +15,10 @@ EventKind = Literal[
     "stream_closed",
     "stream_failed",
     "chunks_dropped",
+    "stream_recovered",
     "worker_lost",
+    "worker_back",
+    "worker_given_up",
     "edge_lost",
     "overload",
 ]

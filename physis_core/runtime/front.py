@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from physis_core.clock import Clock
 from physis_core.model.protocol import ModelSpec
@@ -20,10 +21,13 @@ from physis_core.runtime.events import Announcer, EngineEvent
 from physis_core.runtime.injector import ReleaseChunk, SkipRelease
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadDetector, OverloadState
-from physis_core.runtime.routes import edges_of, workers_of
+from physis_core.runtime.rebuild import split_latent
+from physis_core.runtime.recovery import Recovery
+from physis_core.runtime.route_health import RouteHealth
+from physis_core.runtime.snapshot import SnapshotShelf
 from physis_core.runtime.stream import OnItsWay, Seen, Stream, StreamConfig, StreamFigures
 from physis_core.runtime.stream_desk import StreamDesk
-from physis_core.types import FinishedChunk, Refused, StreamState
+from physis_core.types import Array, FinishedChunk, Refused, StreamState
 
 _CHUNKS_REMEMBERED = 8192
 _BACKGROUND_S = 1e6
@@ -55,14 +59,26 @@ class Front:
         self._on_chunk = on_chunk
         self._announce = Announcer(on_event)
         self._overload = OverloadDetector()
+        health = RouteHealth(deployment)
         self.desk = StreamDesk(
             deployment,
             spec,
+            health,
             self.crew,
             mailbox,
             self._announce,
             admit,
             lambda: self._overload.state,
+        )
+        self.recovery = Recovery(
+            deployment,
+            health,
+            self.desk,
+            self.crew,
+            cluster,
+            clock,
+            self._announce,
+            self._release_past,
         )
 
     @property
@@ -101,7 +117,7 @@ class Front:
         """Release and deliver what is due; returns when to look again."""
         now_s = self._clock.now_s()
         next_s = math.inf
-        while stream.state is StreamState.OPEN:
+        while stream.state is StreamState.OPEN and stream.suspended is None:
             lockstep = stream.config.release == "on_observation"
             if lockstep and stream.used_number == stream.newest_number:
                 break
@@ -149,54 +165,79 @@ class Front:
             deadline_s=deadline_s,
             version=stream.version,
         )
-        route = self.deployment.routes[stream.config.route]
-        worker = self.deployment.devices[route.device_of(0)].worker
         fields = {
-            "stream": stream.handle,
-            "epoch": stream.epoch,
             "seq": seq,
             "chunk": step.chunk_id,
-            "version": stream.version,
             "deadline_s": min(deadline_s, step.release_s + _BACKGROUND_S),
             "release_s": step.release_s,
             "entry_s": seen.entry_s,
             "number": seen.number,
             "sent_s": now_s,
         }
-        self.crew.send(worker, Message("release", fields, seen.tensors))
+        self._send_in(stream, fields, seen.tensors)
+
+    def _release_past(self, stream: Stream, seq: int, chunk_id: int, deadline_s: float) -> None:
+        now_s = self._clock.now_s()
+        fields = {
+            "seq": seq,
+            "chunk": chunk_id,
+            "deadline_s": deadline_s,
+            "release_s": now_s,
+            "entry_s": now_s,
+            "number": 0,
+            "sent_s": now_s,
+        }
+        self._send_in(stream, fields, {})
+
+    def _send_in(
+        self, stream: Stream, fields: dict[str, Any], observation: Mapping[str, Array]
+    ) -> None:
+        route = self.deployment.routes[stream.config.route]
+        worker = self.deployment.devices[route.device_of(0)].worker
+        fields = {
+            **fields,
+            "stream": stream.handle,
+            "epoch": stream.epoch,
+            "version": stream.version,
+        }
+        self.crew.send(worker, Message("release", fields, observation))
 
     def take(self, worker: int, message: Message) -> None:
         fields = message.fields
         if message.kind in ("done", "stats"):
             self.crew.answered(worker, message)
-        elif message.kind in ("exit", "retired", "failed"):
+        elif message.kind in ("exit", "retired", "saved", "failed"):
             stream = self.desk.by_handle.get(fields["stream"])
             if stream is None or stream.epoch != fields["epoch"]:
                 return
             if message.kind == "exit":
-                stream.complete(fields, message.arrays)
+                outputs, latent = split_latent(message.arrays)
+                stream.complete(fields, outputs)
+                self.recovery.chunk_done(stream, fields["exit_s"], latent)
             elif message.kind == "retired":
                 if stream.on_way.pop(fields["seq"], None) is not None:
                     stream.injector.finished()
+            elif message.kind == "saved":
+                assert isinstance(stream.keeps, SnapshotShelf), "only asked for with snapshots"
+                stream.keeps.add(
+                    epoch=fields["epoch"],
+                    seq=fields["seq"],
+                    chunk_id=fields["chunk"],
+                    stage=fields["stage"],
+                    saved=message.arrays,
+                )
             else:
                 self.desk.retire(stream, StreamState.FAILED, fields["reason"])
         elif message.kind == "dead":
-            self._lose_worker(worker, fields["reason"])
+            self.recovery.lose_worker(worker, fields["incarnation"], fields["reason"])
         elif message.kind == "edge_lost":
-            self._lose_edge(worker, tuple(fields["edge"]), fields["reason"])
-
-    def _lose_worker(self, worker: int, reason: str) -> None:
-        self.crew.lose(worker)
-        self._announce("worker_lost", reason, worker=worker)
-        for stream in list(self.streams.values()):
-            if worker in workers_of(self.deployment, stream.config.route):
-                self.desk.retire(stream, StreamState.FAILED, f"worker {worker} is lost: {reason}")
-
-    def _lose_edge(self, worker: int, edge: tuple[int, ...], reason: str) -> None:
-        self._announce("edge_lost", f"edge {edge[0]} -> {edge[1]}: {reason}", worker=worker)
-        for stream in list(self.streams.values()):
-            if edge in edges_of(self.deployment, stream.config.route):
-                self.desk.retire(stream, StreamState.FAILED, f"edge {edge[0]} -> {edge[1]} is lost")
+            edge = (fields["edge"][0], fields["edge"][1])
+            self.recovery.lose_edge(worker, edge, fields["generation"], fields["reason"])
+        elif message.kind == "ready":
+            self.recovery.worker_ready(worker, fields["incarnation"])
+        elif message.kind == "linked":
+            edge = (fields["edge"][0], fields["edge"][1])
+            self.recovery.edge_linked(worker, edge, fields["generation"])
 
     def watch_queues(self, answers: dict[int, Message]) -> None:
         queues: dict[int, int] = {}

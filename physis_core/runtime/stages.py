@@ -110,6 +110,7 @@ class StreamSide:
         "handle",
         "newest",
         "newest_number",
+        "past",
         "priority",
         "refresh",
         "route",
@@ -131,3 +132,5 @@ class StreamSide:
         """version -> per device index the model's tensors"""
         self.newest: Mapping[str, Any] | None = None
         self.newest_number = 0
+        self.past: dict[int, Any] = {}
+        """chunk id below 0 -> its clean latent, at the workers where a denoising step begins"""

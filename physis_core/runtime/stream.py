@@ -7,21 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import numpy as np
-
-from physis_core.model.protocol import ModelSpec
 from physis_core.observe.percentiles import SlidingWindow
 from physis_core.runtime.envelope import MAX_TOUCHES
 from physis_core.runtime.injector import Injector, InjectorConfig
 from physis_core.runtime.pacer import Pacer, PacerConfig
+from physis_core.runtime.rebuild import PastChunks
+from physis_core.runtime.recovery_record import ComingBack
+from physis_core.runtime.snapshot import SnapshotShelf
 from physis_core.types import (
     Array,
     FinishedChunk,
-    Observation,
     ObservationStamp,
     Percentiles,
     Refresh,
-    Refused,
     StreamState,
     UserError,
 )
@@ -115,6 +113,23 @@ class OnItsWay:
     entry_s: float
     deadline_s: float
     version: int
+    exited: bool = False
+    """Finished; with clean KV its way goes on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Suspension:
+    """A stream that stands still since a loss, until its route is whole and its KV is back.
+
+    `attempt` counts the beginnings of its return: answers to an older one are not for this one.
+    `later` is done when it goes on, or ends.
+    """
+
+    lost_s: float
+    reason: str
+    attempt: int = 0
+    resuming: bool = False
+    later: list[Callable[[], None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +171,14 @@ class Stream:
         self.used_number = 0
         self.version = 0
         self.last_version = 0
+        self.conditions: dict[int, Mapping[str, Any]] = {0: dict(config.condition)}
+        """By version, from the one in use on: what a worker that comes back must know."""
+        self.suspended: Suspension | None = None
+        self.coming_back: ComingBack | None = None
+        self.last_completed: tuple[int, int] | None = None
+        """(epoch, chunk id)."""
+        self.keeps: SnapshotShelf | PastChunks | None = None
+        """What a loss can be made good with."""
         self.when_closed: list[Callable[[], None]] = []
         self.last_exit_s = math.nan
         self.delivered = 0
@@ -179,6 +202,29 @@ class Stream:
         )
 
     def begin_epoch(self, epoch: int) -> None:
+        """Begin anew, with nothing of before."""
+        self._clear(epoch)
+        if self.keeps is not None:
+            self.keeps.forget()
+
+    def suspend(self, now_s: float, reason: str) -> None:
+        """Stand still after a loss, in a new epoch.
+
+        What was seen still holds, and is used again where the loss took what was made of it: in
+        lockstep somebody waits for that.
+        """
+        newest = self.injector.newest()
+        owed = bool(self.finished) or any(not chunk.exited for chunk in self.on_way.values())
+        self._clear(self.epoch + 1)
+        if newest is not None:
+            seen, seen_s = newest
+            self.injector.offer(seen, seen_s)
+            self.stamps[seen.number] = (seen.stamp, seen.entry_s)
+            if owed:
+                self.used_number = 0
+        self.suspended = Suspension(lost_s=now_s, reason=reason)
+
+    def _clear(self, epoch: int) -> None:
         self.epoch = epoch
         self.injector.restart()
         self.pacer = self._new_pacer()
@@ -207,6 +253,8 @@ class Stream:
         chunk = self.on_way.get(fields["seq"])
         if chunk is None:
             return None
+        chunk.exited = True
+        self.last_completed = (self.epoch, chunk.chunk_id)
         exit_s = fields["exit_s"]
         self.pacer.completed(chunk.chunk_id, exit_s)
         if not math.isnan(self.last_exit_s):
@@ -249,33 +297,3 @@ class Stream:
             response_s=self.responses.percentiles(),
             queue_s=self.queues.percentiles(),
         )
-
-
-def checked_observation(
-    observation: Observation, spec: ModelSpec, check_finite: bool
-) -> dict[str, Array] | Refused:
-    """The arrays in the model's dtypes, or why they do not fit."""
-    given = observation.tensors
-    for name in given:
-        if name not in spec.observation:
-            known = ", ".join(sorted(spec.observation))
-            return Refused(reason=f"observation.{name}: unknown; the model takes {known}")
-    arrays: dict[str, Array] = {}
-    for name, wanted in spec.observation.items():
-        if name not in given:
-            return Refused(reason=f"observation.{name}: missing")
-        array = np.asarray(given[name])
-        if array.shape != wanted.shape:
-            return Refused(
-                reason=f"observation.{name}: shape {array.shape}, the model takes {wanted.shape}"
-            )
-        dtype = np.dtype(str(wanted.dtype).removeprefix("torch."))
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
-            return Refused(
-                reason=f"observation.{name}: type {array.dtype}, the model takes {dtype}"
-            )
-        if check_finite and array.dtype.kind == "f" and not np.isfinite(array).all():
-            return Refused(reason=f"observation.{name}: holds NaN or infinity")
-        # A copy: the sender may write into its array again while the chunk waits.
-        arrays[name] = np.array(array, dtype=dtype, order="C")
-    return arrays

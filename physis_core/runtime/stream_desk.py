@@ -15,7 +15,10 @@ from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.events import Announcer, EventKind
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadState
-from physis_core.runtime.routes import room, workers_of
+from physis_core.runtime.rebuild import PastChunks
+from physis_core.runtime.route_health import RouteHealth
+from physis_core.runtime.routes import room
+from physis_core.runtime.snapshot import SnapshotShelf
 from physis_core.runtime.stream import Stream, StreamConfig, StreamHandle
 from physis_core.types import Refused, StreamState
 
@@ -35,6 +38,7 @@ class StreamDesk:
         self,
         deployment: Deployment,
         spec: ModelSpec,
+        health: RouteHealth,
         crew: Crew,
         mailbox: Mailbox,
         announce: Announcer,
@@ -45,6 +49,7 @@ class StreamDesk:
         self.by_handle: dict[int, Stream] = {}
         self._deployment = deployment
         self._spec = spec
+        self._health = health
         self._crew = crew
         self._mailbox = mailbox
         self._announce = announce
@@ -65,15 +70,8 @@ class StreamDesk:
         except ValueError as error:
             finish(Refused(reason=str(error)))
             return
-        fields = {
-            "stream": handle,
-            "route": config.route,
-            "epoch": 0,
-            "seed": config.seed,
-            "refresh": config.refresh,
-            "priority": config.priority - (0 if stream.period_s is not None else _BACKGROUND),
-            "condition": dict(config.condition),
-        }
+        stream.keeps = self._keeps()
+        changes = self._health.changes(config.route)
 
         def answered(answers: dict[int, Message]) -> None:
             reason = first_reason(answers)
@@ -81,9 +79,8 @@ class StreamDesk:
                 self._abandoned = [c for c in self._abandoned if c is not config]
                 self._crew.broadcast("close", {"stream": handle})
                 return
-            lost = workers_of(self._deployment, config.route) - set(answers)
-            if lost:
-                reason = f"worker {min(lost)} is lost"
+            if self._health.changes(config.route) != changes:
+                reason = self._health.trouble(config.route) or "a worker was lost meanwhile"
             if reason:
                 self._crew.broadcast("close", {"stream": handle})
                 finish(Refused(reason=reason))
@@ -97,7 +94,29 @@ class StreamDesk:
             self._announce("stream_opened", "", stream.config.stream_id)
             finish(StreamHandle(stream_id=config.stream_id, epoch=0))
 
-        self._crew.ask("open", fields, answered)
+        self._crew.ask("open", self.opening(stream), answered)
+
+    def opening(self, stream: Stream) -> dict[str, Any]:
+        """What a worker must know of a stream to run it."""
+        config = stream.config
+        return {
+            "stream": stream.handle,
+            "route": config.route,
+            "epoch": stream.epoch,
+            "seed": config.seed,
+            "refresh": config.refresh,
+            "priority": config.priority - (0 if stream.period_s is not None else _BACKGROUND),
+            "conditions": [[version, dict(told)] for version, told in stream.conditions.items()],
+        }
+
+    def _keeps(self) -> SnapshotShelf | PastChunks | None:
+        graph, spec = self._spec.graph, self._spec
+        if self._deployment.recovery == "snapshot":
+            stages = range(graph.stages)
+            return SnapshotShelf(s for s in stages if graph.writes_kv(graph.stage(s)))
+        if self._deployment.recovery == "rebuild":
+            return PastChunks(spec.window_chunks, spec.sink_chunks)
+        return None
 
     def _refusal(self, config: StreamConfig) -> Refused | None:
         if config.stream_id in self.streams:
@@ -108,9 +127,9 @@ class StreamDesk:
             )
         if len(self.streams) >= _MAX_STREAMS:
             return Refused(reason=f"{_MAX_STREAMS} streams are open", short_resource="streams")
-        lost = self._crew.lost & workers_of(self._deployment, config.route)
-        if lost:
-            return Refused(reason=f"worker {min(lost)} is lost", short_resource="worker")
+        trouble = self._health.trouble(config.route)
+        if trouble:
+            return Refused(reason=trouble, short_resource="worker")
         state = self._overload()
         if not state.admit:
             return Refused(
@@ -135,15 +154,24 @@ class StreamDesk:
         if stream is None:
             finish(Refused(reason=f"stream_id: {stream_id!r}: no such stream"))
             return
+        if stream.suspended is not None:
+            stream.suspended.later.append(lambda: self.set_condition(stream_id, condition, finish))
+            return
         # Numbered here, used only once every worker has it: no chunk ever waits for a condition.
         stream.last_version += 1
         version = stream.last_version
         oldest = min((c.version for c in stream.on_way.values()), default=stream.version)
 
+        stream.conditions[version] = condition
+
         def answered(answers: dict[int, Message]) -> None:
             reason = first_reason(answers)
             if not reason:
                 stream.version = max(stream.version, version)
+                for old in [v for v in stream.conditions if v < stream.version]:
+                    del stream.conditions[old]
+            else:
+                stream.conditions.pop(version, None)
             finish(Refused(reason=reason) if reason else None)
 
         fields = {
@@ -161,8 +189,14 @@ class StreamDesk:
         # What was seen before the restart belongs to the old epoch.
         self._mailbox.drop(stream_id)
         stream.begin_epoch(stream.epoch + 1)
-        fields = {"stream": stream.handle, "epoch": stream.epoch}
-        self._crew.ask("restart", fields, lambda _: None)
+        if stream.suspended is not None:
+            stream.suspended.resuming = False
+            stream.suspended.attempt += 1
+        self.tell_epoch(stream, reason)
+
+    def tell_epoch(self, stream: Stream, reason: str) -> None:
+        """All workers drop what belongs to an older epoch than the stream's."""
+        self._crew.broadcast("restart", {"stream": stream.handle, "epoch": stream.epoch})
         self._announce("stream_restarted", reason, stream.config.stream_id)
 
     def close_stream(self, stream_id: str, drain: bool, closed: Callable[[], None]) -> bool:
@@ -187,6 +221,10 @@ class StreamDesk:
         stream.reason = reason
         self.streams.pop(stream.config.stream_id, None)
         self.by_handle.pop(stream.handle, None)
+        if stream.suspended is not None:
+            suspended, stream.suspended = stream.suspended, None
+            for act in suspended.later:
+                act()
 
         def gone(_: dict[int, Message]) -> None:
             for closed in stream.when_closed:

@@ -26,15 +26,12 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from physis_core.model.loading import load_spec
+from physis_core.runtime.clock_talk import agree_on_time
 from physis_core.runtime.control import Channel, Message
 from physis_core.runtime.deployment import Deployment
-from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
-from physis_core.runtime.gloo_link import GlooReceiver, GlooSender, edge_group
 from physis_core.runtime.host_clock import HostClock
-from physis_core.runtime.link import Credit, PayloadLayout, check_link
-from physis_core.runtime.nccl_link import NcclReceiver, NcclSender, nccl_group
 from physis_core.runtime.warmup import build_devices
+from physis_core.runtime.worker_links import WorkerLinks
 from physis_core.runtime.worker_loop import WorkerLoop
 from physis_core.types import UserError
 
@@ -56,6 +53,9 @@ class Orders:
     control_port: int
     key: bytes
     link_host: str
+    incarnation: int = 0
+    """How often this worker was started before. Links of a later one are made when the front says
+    so."""
 
     def to_json(self) -> str:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -92,92 +92,34 @@ def build_loop(
     return loop, ready
 
 
-def make_links(orders: Orders, loop: WorkerLoop, store: TCPStore) -> None:
-    """Every worker makes its edges in the one order of the deployment, so that no two wait for each
-    other.
-    """
-    deployment = orders.deployment
-    check_link(deployment.link)
-    layout = PayloadLayout(load_spec(deployment.model))
-    for edge in deployment.remote_edges():
-        ends = [deployment.devices[d].worker for d in edge]
-        if orders.worker in ends:
-            rank = ends.index(orders.worker)
-            _make_edge(orders, loop, store, edge, rank, layout)
-
-
-def _make_edge(
-    orders: Orders,
-    loop: WorkerLoop,
-    store: TCPStore,
-    edge: tuple[int, int],
-    rank: int,
-    layout: PayloadLayout,
-) -> None:
-    deployment = orders.deployment
-    stages = [
-        stage
-        for route in deployment.routes
-        for stage in range(1, deployment.graph.stages)
-        if (route.device_of(stage - 1), route.device_of(stage)) == edge
-    ]
-    size = layout.bytes_for(stages)
-    name = f"edge/{edge[0]}/{edge[1]}"
-    group = edge_group(store, name, rank, orders.link_host)
-
-    def credits(given: list[Credit]) -> None:
-        loop.post("credits", given)
-
-    def chunk(came: InFlight) -> None:
-        loop.post("chunk", came)
-
-    def lost(reason: str) -> None:
-        loop.post("lost", (edge, reason))
-
-    kinds = [deployment.devices[d].kind for d in edge]
-    if "emulated" in kinds:
-        # Only envelopes travel: there is no payload.
-        if rank == 0:
-            loop.senders[edge] = GlooSender(
-                group, ENVELOPE_BYTES, None, on_credits=credits, on_lost=lost
-            )
-        else:
-            loop.receivers[edge] = GlooReceiver(
-                group, ENVELOPE_BYTES, None, on_chunk=chunk, on_lost=lost
-            )
-    elif deployment.link == "nccl" and "cpu" not in kinds:
-        payload = nccl_group(store, f"nccl/{name}", rank)
-        device = torch.device(kinds[rank])
-        if rank == 0:
-            loop.senders[edge] = NcclSender(
-                group, payload, size, layout, device, on_credits=credits, on_lost=lost
-            )
-        else:
-            loop.receivers[edge] = NcclReceiver(
-                group, payload, size, layout, device, on_chunk=chunk, on_lost=lost
-            )
-    elif rank == 0:
-        loop.senders[edge] = GlooSender(group, size, layout, on_credits=credits, on_lost=lost)
-    else:
-        loop.receivers[edge] = GlooReceiver(group, size, layout, on_chunk=chunk, on_lost=lost)
-
-
 def serve(orders: Orders) -> None:
     """Run one worker until it is stopped."""
     torch.set_num_threads(orders.deployment.threads)
     sys.setswitchinterval(_SWITCH_S)
     connection = Client((orders.control_host, orders.control_port), authkey=orders.key)
     channel = Channel(connection)
-    channel.send(Message("hello", {"worker": orders.worker, "pid": os.getpid()}))
+    channel.send(
+        Message(
+            "hello",
+            {"worker": orders.worker, "pid": os.getpid(), "incarnation": orders.incarnation},
+        )
+    )
     clock = HostClock()
-    if not _agree_on_time(channel, clock):
+    if not agree_on_time(channel, clock):
         return
     try:
         loop, ready = build_loop(
             orders.deployment, orders.worker, lambda m: _tell(channel, m), clock
         )
-        store = TCPStore(orders.store_host, orders.store_port, None, False)
-        make_links(orders, loop, store)
+        links = WorkerLinks(
+            orders.deployment,
+            orders.worker,
+            loop,
+            store=(orders.store_host, orders.store_port),
+            host=orders.link_host,
+        )
+        if orders.incarnation == 0:
+            links.make_all()
     except UserError as error:
         fatal = {"field": error.field, "value": str(error.value), "reason": error.reason}
         channel.send(Message("fatal", {"worker": orders.worker, **fatal}))
@@ -187,28 +129,12 @@ def serve(orders: Orders) -> None:
     gc.collect()
     gc.freeze()
     channel.send(ready)
-    reader = threading.Thread(target=_read, args=(channel, loop), daemon=True)
+    reader = threading.Thread(target=_read, args=(channel, loop, links), daemon=True)
     reader.start()
     loop.run()
-    for sender in loop.senders.values():
-        sender.close()
-    for receiver in loop.receivers.values():
-        receiver.close()
+    loop.close()
     channel.send(Message("stopped", {"worker": orders.worker}))
     channel.close()
-
-
-def _agree_on_time(channel: Channel, clock: HostClock) -> bool:
-    """Answer the front's questions until it says what our clock's error is. False: it went away."""
-    while True:
-        message = channel.receive()
-        if message is None:
-            return False
-        if message.kind == "clock":
-            clock.shift(message.fields["shift_s"])
-            return True
-        assert message.kind == "ping", message.kind
-        channel.send(Message("pong", {"now_s": clock.now_s()}))
 
 
 def _tell(channel: Channel, message: Message) -> None:
@@ -216,12 +142,16 @@ def _tell(channel: Channel, message: Message) -> None:
     channel.send(message)
 
 
-def _read(channel: Channel, loop: WorkerLoop) -> None:
+def _read(channel: Channel, loop: WorkerLoop, links: WorkerLinks) -> None:
     while True:
         message = channel.receive()
         if message is None:
             break
-        loop.post("message", message)
+        if message.kind == "relink":
+            # Not the loop's: the other end may take its time.
+            links.make_anew(tuple(message.fields["edge"]), message.fields["generation"])
+        else:
+            loop.post("message", message)
     loop.post("message", Message("stop", {}))
     # The loop may be inside a long computation, and nobody is left to want its result.
     time.sleep(5.0)

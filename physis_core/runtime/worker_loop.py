@@ -18,10 +18,12 @@ from physis_core.runtime.device_turns import DeviceTurns
 from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.link import Credit, LinkReceiver, LinkSender
+from physis_core.runtime.snapshot_copies import SnapshotCopies
 from physis_core.runtime.stages import StreamSide
 from physis_core.runtime.worker_report import (
     device_counters,
     edge_counters,
+    places_taken,
     queue_lengths,
     recorded,
 )
@@ -40,7 +42,8 @@ _MESSAGES_A_TURN = 64
 class WorkerLoop:
     """Args:
     devices: by index, only this worker's.
-    reply: called in the loop's thread with what the front should know.
+    reply: called with what the front should know, in the loop's thread and in that which sends
+        snapshots.
     clock: gives the front's time.
     """
 
@@ -61,8 +64,14 @@ class WorkerLoop:
         self.receivers: dict[tuple[int, int], LinkReceiver] = {}
         self.late_dropped = 0
         self._reply = reply
+        self._link_generation: dict[tuple[int, int], int] = {}
+        self._copies: SnapshotCopies | None = None
+        if deployment.recovery == "snapshot":
+            self._copies = SnapshotCopies(deployment.snapshot_every, reply)
         self._turns = DeviceTurns(
             max_batch=deployment.max_batch,
+            keep_latents=deployment.recovery == "rebuild",
+            copies=self._copies,
             clock=clock,
             receivers=self.receivers,
             reply=reply,
@@ -77,8 +86,8 @@ class WorkerLoop:
     # -- other threads ----------------------------------------------------------------------------
 
     def post(self, kind: str, what: Any) -> None:
-        """Hand something to the loop: ("message", Message), ("chunk", ...), ("credits", ...),
-        ("lost", ...).
+        """Hand something to the loop: ("message", Message), ("chunk", InFlight), ("credits", ...),
+        ("linked", (edge, generation, end)), ("lost", (edge, generation, reason)).
         """
         self.inbox.append((kind, what))
         self.wake.ring()
@@ -124,6 +133,15 @@ class WorkerLoop:
             if left_s > _SPIN_S:
                 self.wake.wait(left_s - _SPIN_S)
 
+    def close(self) -> None:
+        """After `run`: tell the peers that nothing more comes."""
+        if self._copies is not None:
+            self._copies.close()
+        for sender in self.senders.values():
+            sender.close()
+        for receiver in self.receivers.values():
+            receiver.close()
+
     # -- news -------------------------------------------------------------------------------------
 
     def _take(self, kind: str, what: Any) -> None:
@@ -133,10 +151,31 @@ class WorkerLoop:
             self._arrive(what)
         elif kind == "credits":
             self._take_credits(what)
+        elif kind == "linked":
+            self._take_link(*what)
         else:
             assert kind == "lost", kind
-            edge, reason = what
-            self._reply(Message("edge_lost", {"edge": list(edge), "reason": reason}))
+            edge, generation, reason = what
+            fields = {"edge": list(edge), "generation": generation, "reason": reason}
+            self._reply(Message("edge_lost", fields))
+
+    def _take_link(
+        self, edge: tuple[int, int], generation: int, end: LinkSender | LinkReceiver
+    ) -> None:
+        """An edge was made anew. Streams that cross it stand still until the front resumes them."""
+        if generation <= self._link_generation.get(edge, 0):
+            end.close()
+            return
+        self._link_generation[edge] = generation
+        self.put_link(edge, end)
+        self._reply(Message("linked", {"edge": list(edge), "generation": generation}))
+
+    def put_link(self, edge: tuple[int, int], end: LinkSender | LinkReceiver) -> None:
+        """In the loop's thread, or before it runs."""
+        if edge[0] in self.devices:
+            self.senders[edge] = end  # type: ignore[assignment]
+        else:
+            self.receivers[edge] = end  # type: ignore[assignment]
 
     def _arrive(self, chunk: InFlight) -> None:
         side = self._sides.get(chunk.stream)
@@ -173,6 +212,12 @@ class WorkerLoop:
             self._answer(fields, lambda: self._streams.set_condition(fields))
         elif message.kind == "restart":
             self._answer(fields, lambda: self._streams.restart_by_message(fields))
+        elif message.kind == "resume":
+            self._answer(fields, lambda: self._streams.resume(fields))
+        elif message.kind == "restore":
+            self._answer(fields, lambda: self._streams.restore(fields, message.arrays))
+        elif message.kind == "past":
+            self._answer(fields, lambda: self._streams.take_past(fields, message.arrays))
         elif message.kind == "close":
             self._answer(fields, lambda: self._streams.close(fields["stream"]))
         elif message.kind == "stats":
@@ -245,6 +290,8 @@ class WorkerLoop:
             lost, arrays = recorded(self._turns.log)
             answer.update(lost)
             answer["edges"] = [edge_counters(e, s, sides) for e, s in self.senders.items()]
+            answer["places_taken"] = places_taken(sides, self.deployment.credits)
+            answer["snapshots"] = {} if self._copies is None else self._copies.counters()
             answer["devices"] = [device_counters(d, sides) for d in self.devices.values()]
         return Message("stats", answer, arrays)
 

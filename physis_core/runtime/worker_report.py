@@ -21,6 +21,11 @@ def queue_lengths(sides: Iterable[StreamSide]) -> dict[str, int]:
     return queues
 
 
+def places_taken(sides: Iterable[StreamSide], credits: int) -> int:
+    """Places before other devices that chunks have and have not given back; 0 when all is quiet."""
+    return sum(credits - slot.credits for slot in _slots(sides) if slot.bounded)
+
+
 def recorded(log: TaskLog) -> tuple[dict[str, Any], dict[str, Array]]:
     """Task records since the last call, as bytes, and how many were lost."""
     tasks, lost = log.take()

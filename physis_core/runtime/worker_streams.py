@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.device import Device
 from physis_core.runtime.link import LinkReceiver, LinkSender
+from physis_core.runtime.rebuild import LATENT
 from physis_core.runtime.stages import StageSlot, StreamSide
+from physis_core.runtime.tensor_arrays import payload_tensors, to_tensors
+from physis_core.types import Array
 
 
 class WorkerStreams:
@@ -43,7 +46,8 @@ class WorkerStreams:
             fields["refresh"],
             fields["priority"],
         )
-        side.conditions[0] = self._condition(fields["condition"])
+        for version, values in fields["conditions"]:
+            side.conditions[version] = self._condition(values)
         self._build_slots(side)
         self.sides[side.handle] = side
 
@@ -71,8 +75,39 @@ class WorkerStreams:
         self._drop(side)
         side.epoch = epoch
         side.newest, side.newest_number = None, 0
+        side.past.clear()
         kept = {slot.stage: slot.kv for slot in side.slots.values()}
         self._build_slots(side, kept)
+
+    def resume(self, fields: dict[str, Any]) -> None:
+        """Stand ready, empty, for a new epoch after a loss, over the links of now.
+
+        A worker that was started anew hears of the stream for the first time.
+        """
+        side = self.sides.get(fields["stream"])
+        if side is None:
+            self.open(fields)
+            return
+        if fields["epoch"] >= side.epoch:
+            # Also where the epoch is the same: the links may be others.
+            self.restart(side, fields["epoch"])
+
+    def restore(self, fields: dict[str, Any], saved: Mapping[str, Array]) -> None:
+        """Give a stage back its KV, as it was after some chunk."""
+        slot = self._resumed(fields).slots[fields["stage"]]
+        if slot.kv is not None and saved:
+            slot.kv.restore(to_tensors(saved))
+
+    def take_past(self, fields: dict[str, Any], latent: Mapping[str, Array]) -> None:
+        """A clean latent of before the loss, for the chunk that will run it again."""
+        side = self._resumed(fields)
+        side.past[fields["chunk"]] = payload_tensors(LATENT, latent)
+
+    def _resumed(self, fields: dict[str, Any]) -> StreamSide:
+        side = self.sides.get(fields["stream"])
+        if side is None or side.epoch != fields["epoch"]:
+            raise ValueError(f"stream {fields['stream']} is not in epoch {fields['epoch']} here")
+        return side
 
     def close(self, handle: int) -> None:
         side = self.sides.pop(handle, None)

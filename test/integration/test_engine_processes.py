@@ -18,9 +18,9 @@ import torch
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
 from physis_core.plan.partition import make_partition
-from physis_core.runtime.cluster import ProcessCluster
 from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.runtime.engine import Engine
+from physis_core.runtime.process_cluster import ProcessCluster
 from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp, Refused, UserError
 

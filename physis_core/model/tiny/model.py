@@ -108,6 +108,13 @@ class TinyModel:
         )
         return (*noisy, joints, condition)
 
+    def renoise(self, clean: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
+        noisy = tuple(
+            self._schedule.renoise(x, draw_noise_rows(noise, step, x, number), step)
+            for number, x in enumerate(clean[: self._parts])
+        )
+        return (*noisy, *clean[self._parts :])
+
     def finish(self, latent: Payload) -> Mapping[str, Tensor]:
         network = self.network
         outputs = {

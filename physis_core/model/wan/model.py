@@ -151,6 +151,14 @@ class WanModel:
         known = hidden[4]
         return torch.where(_per_frame(known) > 0, x, after), known
 
+    def renoise(self, clean: Payload, step: Sequence[int], noise: Sequence[NoiseKey]) -> Payload:
+        x = clean[0]
+        noisy = self._schedule.renoise(x, draw_noise_rows(noise, step, x), step)
+        if not self._observes:
+            return (noisy,)
+        known = clean[1]
+        return torch.where(_per_frame(known) > 0, x, noisy), known
+
     def flow(self, hidden: Payload) -> Tensor:
         """What the network predicts, noise - x0, [B, C, F, h, w] in the latent's dtype."""
         if self.config.blocks - 1 not in self._blocks:

@@ -26,7 +26,7 @@ time_s = st.floats(allow_nan=False)
         deadline_s=time_s,
         ready_s=st.just(0.0),
         priority=st.integers(-(2**31), 2**31 - 1),
-        chunk_id=u64,
+        chunk_id=st.integers(-(2**63), 2**63 - 1),
         seed=st.integers(0, 2**63 - 1),
         version=u32,
         release_s=time_s,
