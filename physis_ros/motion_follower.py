@@ -61,8 +61,7 @@ class JointFollower:
         h = self._tick_s
         end = min(max(end, self._lower), self._upper)
         # The reference need not have constant acceleration within the tick; what it moves
-        # differently
-        # is known beforehand and belongs into the distance that is removed.
+        # differently is known beforehand and belongs into the distance that is removed.
         drift = begin + 0.5 * h * (begin_velocity + end_velocity) - end
         closing = velocity - begin_velocity
         # Shifted by half a tick of motion, the exact double integrator has the form of the law.
@@ -77,14 +76,17 @@ class JointFollower:
             change = -a / h
         else:
             change = -self._correction * h if a > 0.0 else self._correction * h
-        after = velocity + (end_velocity - begin_velocity) + change
+        most = self._acceleration * h
+        # A reference that is faster than the limit is followed as far as the limit goes; were it
+        # added whole, it would leave nothing of the correction, and the motion would drift away.
+        forward = min(max(end_velocity - begin_velocity, -most), most)
+        after = velocity + forward + change
         after = min(max(after, -self._velocity), self._velocity)
         above, below = self._upper - position, position - self._lower
         if above < self._far:
             after = min(after, self._fastest_towards(above, velocity))
         if below < self._far:
             after = max(after, -self._fastest_towards(below, -velocity))
-        most = self._acceleration * h
         after = min(max(after, velocity - most), velocity + most)
         return position + 0.5 * h * (velocity + after), after
 

@@ -66,6 +66,13 @@ def test_on_a_smooth_reference_the_motion_is_the_reference():
     assert max(abs(q - r) for (q, _), (r, _) in zip(path, reference)) < 2e-6
 
 
+def test_a_reference_that_shakes_beyond_the_limit_does_not_lead_astray():
+    # Its velocity steps by 2 rad/s at every tick, twenty times what the limit allows.
+    shaking = [(0.0, 1.0 if k % 2 else -1.0) for k in range(1000)]
+    path = run(follower(), 1.0, 0.0, shaking)
+    assert max(abs(q) for q, _ in path[600:]) < 0.3
+
+
 def test_braking_ends_at_exactly_zero():
     state = (0.0, 1.0)
     for _ in range(13):
