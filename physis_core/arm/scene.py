@@ -19,6 +19,7 @@ from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS, ArmLimits
 from physis_core.types import Array
 
 CAMERA_NAME = "front"
+CAMERA_FOVY_DEG = 48.0
 TARGET_BODY = "target"
 SHADOW_BODY = "target_shadow"
 END_EFFECTOR_SITE = "end_effector"
@@ -124,7 +125,8 @@ def scene_xml(limits: ArmLimits = UR5E_LIMITS, extra_bodies: str = "") -> str:
     <light name="lamp" type="directional" pos="0.3 0 2.5" dir="0 0 -1" diffuse="0.55 0.55 0.55"
            specular="0.1 0.1 0.1" castshadow="false"/>
     <geom name="floor" type="plane" size="3 3 0.1" rgba="0.80 0.82 0.78 1"/>
-    <camera name="{CAMERA_NAME}" pos="1.28 0 0.80" xyaxes="0 1 0 -0.49 0 0.872" fovy="48"/>
+    <camera name="{CAMERA_NAME}" pos="1.28 0 0.80" xyaxes="0 1 0 -0.49 0 0.872"
+            fovy="{CAMERA_FOVY_DEG}"/>
     <body name="{TARGET_BODY}" mocap="true" pos="0.45 0 0.2">
       <geom name="{TARGET_BODY}" type="sphere" size="{BALL_RADIUS_M}" rgba="0.92 0.05 0.05 1"
             contype="0" conaffinity="0"/>

@@ -17,7 +17,7 @@ import torch
 from physis_core.model.protocol import ModelSpec, StagedModel
 from physis_core.types import UserError
 
-ModelKind = Literal["tiny", "synthetic", "wan"]
+ModelKind = Literal["tiny", "tiny_world", "synthetic", "wan"]
 
 Config = TypeVar("Config")
 
@@ -88,6 +88,10 @@ def load(
         from physis_core.model.tiny.loading import load_tiny
 
         return load_tiny(ref.config, ref.checkpoint, blocks, device)
+    if ref.kind == "tiny_world":
+        from physis_core.model.tiny.world_file import load_world
+
+        return load_world(ref.config, ref.checkpoint, blocks, device)
     from physis_core.model.wan.loading import load_wan
 
     return load_wan(ref.config, ref.checkpoint, blocks, device)
@@ -104,6 +108,10 @@ def load_spec(ref: ModelRef) -> ModelSpec:
         from physis_core.model.tiny.loading import load_tiny_spec
 
         return load_tiny_spec(ref.config, ref.checkpoint)
+    if ref.kind == "tiny_world":
+        from physis_core.model.tiny.world_file import load_world_spec
+
+        return load_world_spec(ref.config, ref.checkpoint)
     from physis_core.model.wan.loading import load_wan_spec
 
     return load_wan_spec(ref.config, ref.checkpoint)

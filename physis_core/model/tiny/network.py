@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -88,12 +89,12 @@ class StateEncoder(nn.Module):
 class LevelEncoder(nn.Module):
     """Noise levels [M] -> [M, dim], what the AdaLN of every block starts from."""
 
-    def __init__(self, config: TinyConfig) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(2 * LEVEL_FREQUENCIES, config.dim),
+            nn.Linear(2 * LEVEL_FREQUENCIES, dim),
             nn.SiLU(),
-            nn.Linear(config.dim, config.dim),
+            nn.Linear(dim, dim),
             nn.SiLU(),
         )
 
@@ -104,10 +105,26 @@ class LevelEncoder(nn.Module):
         return out
 
 
+class BlockShape(Protocol):
+    """What a block takes from a configuration."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def ffn(self) -> int: ...
+
+
 class Block(nn.Module):
     """AdaLN transformer block around an attention that the caller runs (windowed or masked)."""
 
-    def __init__(self, config: TinyConfig) -> None:
+    def __init__(self, config: BlockShape) -> None:
         super().__init__()
         dim = config.dim
         self._heads = config.heads
@@ -130,7 +147,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """tokens [M, N, dim] -> q, k, v [M, N, heads, head_dim], before RoPE."""
         shift, scale = modulation[0], modulation[1]
-        qkv = self.qkv(_layer_norm(tokens) * (1.0 + scale) + shift)
+        qkv = self.qkv(layer_norm(tokens) * (1.0 + scale) + shift)
         q, k, v = qkv.view(*qkv.shape[:2], 3, self._heads, -1).unbind(2)
         return self.norm_q(q), self.norm_k(k), v
 
@@ -140,7 +157,7 @@ class Block(nn.Module):
         """attended [M, N, heads, head_dim] -> tokens [M, N, dim] for the next block."""
         _, _, gate, shift_ffn, scale_ffn, gate_ffn = modulation
         tokens = tokens + gate * self.out(attended.flatten(2))
-        forward: Tensor = self.ffn(_layer_norm(tokens) * (1.0 + scale_ffn) + shift_ffn)
+        forward: Tensor = self.ffn(layer_norm(tokens) * (1.0 + scale_ffn) + shift_ffn)
         return tokens + gate_ffn * forward
 
 
@@ -153,7 +170,7 @@ class TinyNetwork(nn.Module):
         numbers = range(config.blocks) if owned is None else sorted(set(owned))
         self.image = ImageEncoder(config)
         self.state = StateEncoder(config)
-        self.level = LevelEncoder(config)
+        self.level = LevelEncoder(config.dim)
         self.place = nn.Parameter(0.02 * torch.randn(config.tokens, config.dim))
         self.part_in = nn.ModuleDict(
             {part.name: nn.Linear(part.channels, config.dim) for part in config.parts}
@@ -199,7 +216,7 @@ class TinyNetwork(nn.Module):
     def predict_clean(self, tokens: Tensor, level: Tensor, joints: Tensor) -> tuple[Tensor, ...]:
         """Tokens [M, N, dim] after the last block -> clean parts [M, tokens, channels]."""
         shift, scale = self.out_modulation(level).unsqueeze(1).chunk(2, dim=2)
-        tokens = _layer_norm(tokens) * (1.0 + scale) + shift
+        tokens = layer_norm(tokens) * (1.0 + scale) + shift
         out = []
         first = self.config.condition_tokens
         for part in self.config.parts:
@@ -226,27 +243,44 @@ class TinyNetwork(nn.Module):
         tokens = self.embed([x.flatten(0, 1) for x in noisy], condition.flatten(0, 1))
         encoded = self.level(level)
         per_chunk = encoded.repeat_interleave(chunks, dim=0)
-        table = self.rope.table(tuple(range(chunks)), tokens.device)
-        mask = block_causal_mask(chunks, self.config.tokens, self.config.window_chunks).to(
-            tokens.device
+        blocks = [self.owned_block(number) for number in range(self.config.blocks)]
+        tokens = run_sequence(
+            blocks, tokens, per_chunk, (batch, chunks), self.rope, self.config.window_chunks
         )
-        for number in range(self.config.blocks):
-            block = self.owned_block(number)
-            modulation = block.split_modulation(block.modulation(per_chunk))
-            q, k, v = (
-                x.reshape(batch, -1, *x.shape[2:])
-                for x in block.attention_input(tokens, modulation)
-            )
-            attended = functional.scaled_dot_product_attention(
-                apply_rope(q, table).transpose(1, 2),
-                apply_rope(k, table).transpose(1, 2),
-                v.transpose(1, 2),
-                attn_mask=mask,
-            ).transpose(1, 2)
-            attended = attended.reshape(q.shape[0] * chunks, -1, *q.shape[2:])
-            tokens = block.after_attention(tokens, attended, modulation)
         clean = self.predict_clean(tokens, per_chunk, joints.flatten(0, 1))
         return tuple(x.reshape(batch, chunks, *x.shape[1:]) for x in clean)
+
+
+def run_sequence(
+    blocks: Sequence[Block],
+    tokens: Tensor,
+    level: Tensor,
+    shape: tuple[int, int],
+    rope: ChunkRope,
+    window_chunks: int,
+) -> Tensor:
+    """All blocks over B sequences of T chunks, block-causal within the window.
+
+    Args:
+        tokens: [B * T, N, dim]. level: encoded, [B * T, dim]. shape: (B, T).
+    """
+    batch, chunks = shape
+    table = rope.table(tuple(range(chunks)), tokens.device)
+    mask = block_causal_mask(chunks, tokens.shape[1], window_chunks).to(tokens.device)
+    for block in blocks:
+        modulation = block.split_modulation(block.modulation(level))
+        q, k, v = (
+            x.reshape(batch, -1, *x.shape[2:]) for x in block.attention_input(tokens, modulation)
+        )
+        attended = functional.scaled_dot_product_attention(
+            apply_rope(q, table).transpose(1, 2),
+            apply_rope(k, table).transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask,
+        ).transpose(1, 2)
+        attended = attended.reshape(batch * chunks, -1, *q.shape[2:])
+        tokens = block.after_attention(tokens, attended, modulation)
+    return tokens
 
 
 def block_causal_mask(chunks: int, tokens: int, window_chunks: int) -> Tensor:
@@ -256,5 +290,5 @@ def block_causal_mask(chunks: int, tokens: int, window_chunks: int) -> Tensor:
     return (age >= 0) & (age < window_chunks)
 
 
-def _layer_norm(x: Tensor) -> Tensor:
+def layer_norm(x: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], eps=1e-6)

@@ -1,0 +1,117 @@
+"""Everything that fixes a physis-tiny world model and what its numbers mean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from physis_core.model.kv import check_window
+from physis_core.model.schedule import FlowSchedule
+from physis_core.model.tiny.autoencoder import AutoencoderConfig
+from physis_core.types import KVMode, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldConfig:
+    """Architecture and meaning of an action-conditioned world model, kept as JSON in its file.
+
+    A chunk is [first frame's tokens | one action token per frame | frames' tokens]. Action k is the
+    joint positions (rad, in the order of `joint_names`) commanded for the instant that frame k
+    depicts; frames are `step_s` apart. `frame_size` is (height, width); `camera_fovy_deg` the
+    vertical field of view of the pictures that it was trained on. `decode` False leaves frames as
+    latents: for measurements alone.
+    """
+
+    joint_names: tuple[str, ...]
+    position_mean: tuple[float, ...]
+    position_std: tuple[float, ...]
+    camera_fovy_deg: float
+    frame_size: tuple[int, int] = (96, 96)
+    cell_channels: int = 16
+    autoencoder_width: int = 32
+    frames: int = 3
+    step_s: float = 1.0 / 30.0
+    steps: int = 4
+    shift: float = 5.0
+    blocks: int = 4
+    dim: int = 128
+    heads: int = 4
+    ffn: int = 512
+    kv: KVMode = "noisy"
+    window_chunks: int = 4
+    sink_chunks: int = 0
+    decode: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "blocks", "dim", "heads", "ffn"):
+            if getattr(self, name) < 1:
+                raise UserError(name, getattr(self, name), "must be at least 1")
+        if self.dim % (2 * self.heads):
+            raise UserError("dim", self.dim, f"must be an even multiple of heads = {self.heads}")
+        if not self.joint_names or len(set(self.joint_names)) != self.joints:
+            raise UserError("joint_names", self.joint_names, "needs at least one name, each once")
+        for name in ("position_mean", "position_std"):
+            if len(getattr(self, name)) != self.joints:
+                raise UserError(name, getattr(self, name), f"needs one per joint, {self.joints}")
+        if not min(self.position_std) > 0:
+            raise UserError("position_std", self.position_std, "must be above 0")
+        if not self.step_s > 0:
+            raise UserError("step_s", self.step_s, "must be above 0")
+        if not 0 < self.camera_fovy_deg < 180:
+            raise UserError("camera_fovy_deg", self.camera_fovy_deg, "must be between 0 and 180")
+        if self.kv not in get_args(KVMode):
+            raise UserError("kv", self.kv, "noisy or clean")
+        check_window(self.window_chunks, self.sink_chunks)
+        # Their own checks name their fields.
+        self.schedule  # noqa: B018
+        self.autoencoder  # noqa: B018
+
+    @property
+    def joints(self) -> int:
+        return len(self.joint_names)
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def period_s(self) -> float:
+        """Time that one chunk depicts."""
+        return self.frames * self.step_s
+
+    @property
+    def schedule(self) -> FlowSchedule:
+        return FlowSchedule(steps=self.steps, shift=self.shift)
+
+    @property
+    def autoencoder(self) -> AutoencoderConfig:
+        return AutoencoderConfig(
+            frame_size=self.frame_size,
+            cell_channels=self.cell_channels,
+            width=self.autoencoder_width,
+        )
+
+    @property
+    def frame_tokens(self) -> int:
+        """Latent tokens of one frame."""
+        return self.autoencoder.tokens
+
+    @property
+    def channels(self) -> int:
+        return self.autoencoder.channels
+
+    @property
+    def condition_tokens(self) -> int:
+        return self.frame_tokens + self.frames
+
+    @property
+    def denoised_tokens(self) -> int:
+        return self.frames * self.frame_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one chunk."""
+        return self.condition_tokens + self.denoised_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
