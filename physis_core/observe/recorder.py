@@ -24,11 +24,11 @@ TASK_DTYPE = np.dtype(
         ("end_s", "<f8"),
     ]
 )
-"""One task. A `chunk` below 0 is one of the past that runs again after a loss. `batch` numbers the batches of one device, `size` is how many tasks were in it.
-`source` is the device that the chunk came from (-1: the front), `touch` the engine's number of the
-newest observation in it, `sent_s` when it left there,
-`ready_s` when it stood in this stage's queue, `start_s` and `end_s` bracket the compute. Seconds of
-the host's steady clock.
+"""One task. A `chunk` below 0 is one of the past that runs again after a loss. `batch` numbers the
+batches of one device, `size` is how many tasks were in it. `source` is the device that the chunk
+came from (-1: the front), `touch` the engine's number of the newest observation in it, `sent_s`
+when it left there, `ready_s` when it stood in this stage's queue, `start_s` and `end_s` bracket the
+compute. Seconds of the host's steady clock.
 """
 
 _RECORD = struct.Struct("<IIqHHIHhIdddd")

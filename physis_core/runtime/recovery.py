@@ -69,6 +69,7 @@ class Recovery:
         now_s = self._clock.now_s()
         if not self._plan.worker_lost(worker, incarnation, now_s):
             return
+        self._busy = self._kind != "none"
         self._crew.lose(worker)
         self._announce("worker_lost", reason, worker=worker)
         why = f"worker {worker} is lost: {reason}"
@@ -81,6 +82,7 @@ class Recovery:
         now_s = self._clock.now_s()
         if not self._plan.edge_lost(edge, generation, now_s):
             return
+        self._busy = self._kind != "none"
         name = f"edge {edge[0]} -> {edge[1]}"
         self._announce("edge_lost", f"{name}: {reason}", worker=worker)
         for stream in list(self._desk.streams.values()):
@@ -135,7 +137,6 @@ class Recovery:
             # Of a stream that drains, what it waited for is lost.
             self._desk.retire(stream, StreamState.FAILED, reason)
             return
-        self._busy = True
         stream.coming_back = None
         if stream.suspended is not None:
             # Nothing has run in its new epoch yet.

@@ -283,7 +283,7 @@ class Stream:
         return StreamFigures(
             stream_id=self.config.stream_id,
             state=self.state,
-            reason=self.reason,
+            reason=self.reason if self.suspended is None else self.suspended.reason,
             epoch=self.epoch,
             released=self.injector.released,
             delivered=self.delivered,

@@ -90,3 +90,38 @@ def test_many_chunks_neither_grow_nor_blow_up() -> None:
         largest = max(largest, float(stream.run_chunk({0: observed(0.5)})["action"].abs().max()))
     assert stream.kv_bytes == before
     assert largest < 100.0
+
+
+def test_a_stream_goes_on_from_a_snapshot_as_if_nothing_had_been() -> None:
+    for kv in ("noisy", "clean"):
+        config = SyntheticConfig(steps=2, blocks=2, window_chunks=4, sink_chunks=1, kv=kv)
+        model = SyntheticModel(config)
+        chunks = [{0: observed(0.1 * n)} for n in range(12)]
+        whole = run_stream(model, chunks, seed=3)
+        first = ReferenceStream(model, seed=3)
+        for chunk in chunks[:7]:
+            first.run_chunk(chunk)
+        second = ReferenceStream(model, seed=3)
+        second.restore(first.snapshot())
+        for at in range(7, 12):
+            assert torch.equal(second.run_chunk(chunks[at], at)["action"], whole[at]["action"])
+
+
+def test_a_rebuilt_window_is_full_and_depends_on_the_outputs() -> None:
+    model = SyntheticModel(SyntheticConfig(steps=2, blocks=2, window_chunks=4))
+    past = []
+    stream = ReferenceStream(model, seed=3)
+    for _ in range(6):
+        stream.run_chunk({0: observed(1.0)})
+        past.append(stream.clean)
+
+    def first_after(latents: list[tuple[torch.Tensor, ...]]) -> torch.Tensor:
+        one = ReferenceStream(model, seed=3, epoch=1)
+        one.rebuild(latents)
+        assert {int(kv["kept"]) for kv in one.snapshot().values()} == {len(latents)}
+        return one.run_chunk({0: observed(1.0)})["action"]
+
+    rebuilt = first_after(past[-4:])
+    assert torch.equal(rebuilt, first_after(past[-4:]))
+    assert not torch.equal(rebuilt, first_after(past[:4]))
+    assert not torch.equal(rebuilt, first_after([]))

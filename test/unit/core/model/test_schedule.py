@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_core.model.protocol import NoiseKey
@@ -21,6 +21,7 @@ def test_levels_of_four_steps_at_shift_5() -> None:
     assert [schedule.level(d) for d in range(5)] == pytest.approx([1, 0.9375, 5 / 6, 0.625, 0])
 
 
+@settings(deadline=None)
 @given(schedule=schedules)
 def test_levels_fall_from_pure_noise_to_clean(schedule: FlowSchedule) -> None:
     levels = [schedule.level(d) for d in range(schedule.steps + 1)]
@@ -29,6 +30,7 @@ def test_levels_fall_from_pure_noise_to_clean(schedule: FlowSchedule) -> None:
     assert all(a > b for a, b in pairwise(levels))
 
 
+@settings(deadline=None)
 @given(schedule=schedules, seed=st.integers(0, 1000))
 def test_the_true_flow_leads_back_to_the_clean_sample(schedule: FlowSchedule, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -41,6 +43,7 @@ def test_the_true_flow_leads_back_to_the_clean_sample(schedule: FlowSchedule, se
     assert torch.equal(following[-1], clean[-1])
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(-(2**63), 2**63 - 1),
     epoch=st.integers(0, 2**40),
@@ -74,3 +77,13 @@ def test_bad_schedules_are_refused_by_name() -> None:
         FlowSchedule(shift=0.0)
     with pytest.raises(IndexError):
         FlowSchedule(steps=2).level(3)
+
+
+def test_a_clean_sample_is_put_back_to_the_level_of_each_step() -> None:
+    schedule = FlowSchedule(steps=4, shift=5.0)
+    clean, fresh = torch.full((5, 2), 3.0), torch.full((5, 2), 7.0)
+    noised = schedule.renoise(clean, fresh, range(5))
+    wanted = torch.tensor([schedule.level(d) for d in range(5)])[:, None] * 4.0 + 3.0
+    torch.testing.assert_close(noised, wanted.expand(5, 2))
+    assert torch.equal(noised[0], fresh[0])
+    assert torch.equal(noised[4], clean[4])

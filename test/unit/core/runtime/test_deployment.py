@@ -18,6 +18,9 @@ def test_json_keeps_all(kind):
         costs={b: {1: 0.001, 4: 0.002} for b in range(4)},
         noise=0.1,
         max_batch=4,
+        recovery="snapshot",
+        snapshot_every=5,
+        respawns=2,
     )
     assert Deployment.from_json(deployment.to_json()) == deployment
 
@@ -48,6 +51,11 @@ def test_a_device_holds_each_block_once():
         ({"device_kind": "gpu"}, "device"),
         ({"partition": "diagonal"}, "partition"),
         ({"workers": -1}, "workers"),
+        ({"recovery": "prayer"}, "recovery"),
+        ({"recovery": "rebuild", "workers": 0}, "recovery"),
+        ({"recovery": "snapshot", "workers": 1, "workers_from": "elsewhere"}, "recovery"),
+        ({"snapshot_every": 0}, "snapshot_every"),
+        ({"respawns": 0}, "respawns"),
     ],
 )
 def test_a_field_that_does_not_fit_is_named(options, field):
