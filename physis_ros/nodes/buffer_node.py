@@ -36,7 +36,6 @@ from physis_ros.msg import ActionChunk, StreamStatus
 from physis_ros.nodes.base import Diagnosis, PhysisNode, main
 from physis_ros.nodes.buffer_parameters import BufferParameters
 from physis_ros.nodes.buffer_report import BufferCounts, BufferNow
-from physis_ros.robot_files import load_robot_limits
 from physis_ros.robot_place import RobotPlace
 from physis_ros.stream_figures import ChunkStamps, StreamFigures
 from physis_ros.stream_reason import StreamReason
@@ -67,12 +66,7 @@ class BufferNode(PhysisNode[BufferParameters]):
 
     def configure(self) -> None:
         p = self.params
-        limits = load_robot_limits(
-            joint_names=p.joint_names,
-            robot_file=p.robot_file,
-            robot_description=p.robot_description,
-            robot_description_file=p.robot_description_file,
-        )
+        limits = p.limits()
         self._reset_state()
         self._timeline = ChunkTimeline(
             limits.scaled(velocity=p.velocity_share, acceleration=p.acceleration_share),

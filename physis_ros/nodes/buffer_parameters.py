@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.chunk_overlap import POLICIES, Overlap
-from physis_ros.nodes.base import BaseParameters
+from physis_ros.nodes.robot_parameters import RobotParameters
 from physis_ros.params import param
 from physis_ros.timeline_types import UNDERRUN_POLICIES, TimelineConfig
 
@@ -15,13 +15,7 @@ WINDOW_STARTS = ("stamped", "immediate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferParameters(BaseParameters):
-    robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
-    robot_description: str = param("", description="URDF text whose limits count as well")
-    robot_description_file: str = param("", description="URDF file whose limits count as well")
-    joint_names: tuple[str, ...] = param(
-        (), description="Commanded joints in order; empty: those of robot_file"
-    )
+class BufferParameters(RobotParameters):
     velocity_share: float = param(
         0.95, description="Share of the velocity limits that is used", minimum=0.05, maximum=1.0
     )

@@ -127,8 +127,13 @@ class SafetyOutput:
         stamp = self._node.get_clock().now().to_msg()
         self._outbox.put(lambda: self._heartbeat.publish(Header(stamp=stamp)))
 
-    def status(self, status: StatusNow) -> None:
-        self._outbox.put(lambda: self._send_status(status))
+    def status(self, status: Callable[[], StatusNow | None]) -> None:
+        """What `status` says when it is its turn; None: nothing any more."""
+        self._outbox.put(lambda: self._send_status(status()))
+
+    def do(self, act: Callable[[], None]) -> None:
+        """Anything else that the loop's thread must not wait for."""
+        self._outbox.put(act)
 
     def _send_trajectory(self, forward: Forward) -> None:
         start_ns = 0
@@ -152,7 +157,9 @@ class SafetyOutput:
         steady_s, now_ns = self._node.both_clocks()
         return now_ns - round((steady_s - motion_s) * 1e9)
 
-    def _send_status(self, status: StatusNow) -> None:
+    def _send_status(self, status: StatusNow | None) -> None:
+        if status is None:
+            return
         message = SafetyStatus(**status.fields)
         message.header.stamp = self._node.get_clock().now().to_msg()
         if status.jitter_ms is not None:

@@ -6,21 +6,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_ros.nodes.base import BaseParameters
+from physis_ros.command_sources import Source
+from physis_ros.nodes.robot_parameters import RobotParameters
 from physis_ros.params import param
+from physis_ros.safety_types import SafetyConfig
 
 OUTPUTS = ("trajectory", "position")
 STARTS = ("stamped", "immediate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SafetyParameters(BaseParameters):
-    robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
-    robot_description: str = param("", description="URDF text whose limits count as well")
-    robot_description_file: str = param("", description="URDF file whose limits count as well")
-    joint_names: tuple[str, ...] = param(
-        (), description="Commanded joints in order; empty: those of robot_file"
-    )
+class SafetyParameters(RobotParameters):
     rate_hz: float = param(
         200.0, description="Rate of the safety loop", unit="Hz", minimum=10.0, maximum=1000.0
     )
@@ -128,3 +124,23 @@ class SafetyParameters(BaseParameters):
         minimum=10,
         maximum=10000000,
     )
+
+    def filter(self) -> SafetyConfig:
+        return SafetyConfig(
+            # A point for a forward position controller is in force at once; nothing acknowledges
+            # it.
+            late_s=self.late_s if self.output == "trajectory" else 0.0,
+            acknowledged=self.output == "trajectory",
+            joint_state_timeout_s=self.joint_state_timeout_s,
+            command_age_s=self.command_age_s,
+            longest_command_s=self.longest_command_s,
+            slow_most=self.slow_most,
+            tracking_tolerance=self.tracking_tolerance,
+            tracking_time_s=self.tracking_time_s,
+            reset_cooldown_s=self.reset_cooldown_s,
+            enabled=self.enabled_at_start,
+            sources={
+                "teleop": Source(priority=10, timeout_s=self.teleop_timeout_s),
+                "model": Source(priority=0, timeout_s=self.model_timeout_s),
+            },
+        )
