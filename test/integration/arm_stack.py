@@ -30,6 +30,7 @@ from physis_ros.interfaces import (
     JOINT_TRAJECTORY,
     SAFETY_STATUS,
     STREAM_STATUS,
+    Topic,
     in_namespace,
 )
 from physis_ros.msg import SafetyStatus, StreamStatus
@@ -43,6 +44,8 @@ LATE_S = 0.2
 STEP_S = 0.05
 _MOVING_RAD_S = 0.05
 _REST_S = 0.3
+# Reading the record takes a while; oftener, and the messages would wait.
+_LOOK_S = 0.2
 
 
 def restless_model(path: Path) -> Path:
@@ -52,7 +55,7 @@ def restless_model(path: Path) -> Path:
         joint_names=JOINT_NAMES,
         camera_names=("front",),
         position_mean=tuple(HOME_RAD),
-        position_std=(0.04,) * len(JOINT_NAMES),
+        position_std=(0.01,) * len(JOINT_NAMES),
         image_size=(32, 32),
         steps=2,
         blocks=2,
@@ -82,7 +85,7 @@ class Rest:
 
 class ArmStack:
     """The processes of one robot, in a namespace, and what they say. `record`: where the arm writes
-    its ticks. With `engine`, the engine is one of them."""
+    its ticks. With `engine`, the engine is one of them. `arguments`: ROS arguments by node."""
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class ArmStack:
         engine: bool = True,
         use_sim_time: bool = False,
         arguments: Mapping[str, tuple[str, ...]] | None = None,
+        chunk_topic: Topic = ACTION_CHUNK,
     ) -> None:
         self.ros = ros
         self.record = record
@@ -117,8 +121,10 @@ class ArmStack:
         self.names = (*ROBOT_SIDE, "engine_node") if engine else ROBOT_SIDE
         self.safety: list[Any] = ros.listen(in_namespace(SAFETY_STATUS, namespace))
         self.stream: list[Any] = ros.listen(in_namespace(STREAM_STATUS, namespace))
-        self.chunks: list[Any] = ros.listen(in_namespace(ACTION_CHUNK, namespace))
+        self.chunks: list[Any] = ros.listen(in_namespace(chunk_topic, namespace))
         self.forwarded: list[Any] = ros.listen(in_namespace(JOINT_TRAJECTORY, namespace))
+        self._rows: RowTable | None = None
+        self._read_s = 0.0
         self._wall_minus_steady_s = time.time() - time.monotonic()
 
     def start(self) -> ArmStack:
@@ -136,12 +142,16 @@ class ArmStack:
 
     # What is seen ------------------------------------------------------------------------------
 
-    def rows(self) -> RowTable:
-        return read_rows(self.record / "arm.rows")
+    def rows(self, oldest_s: float = 0.0) -> RowTable:
+        """The arm's record, read not longer than `oldest_s` ago."""
+        now_s = time.monotonic()
+        if self._rows is None or now_s - self._read_s > oldest_s:
+            self._rows, self._read_s = read_rows(self.record / "arm.rows"), now_s
+        return self._rows
 
     def speed(self) -> float:
         """Of the fastest joint's command [rad/s], over the ticks written last."""
-        rows = self.rows()
+        rows = self.rows(_LOOK_S)
         return float(_speeds(rows)[-25:].max()) if rows.rows else 0.0
 
     def assert_no_limit_passed(self) -> None:
@@ -201,7 +211,7 @@ class ArmStack:
         found: list[Rest] = []
 
         def resting() -> bool:
-            rows = self.rows()
+            rows = self.rows(_LOOK_S)
             late = rows["t_s"] > after_s
             times, speeds = rows["t_s"][late], _speeds(rows)[late]
             still = speeds < 1e-9
@@ -215,6 +225,8 @@ class ArmStack:
             return True
 
         self.ros.wait(resting, "the arm to rest")
+        # What was said before is heard by now.
+        self.pause(_LOOK_S)
         return found[-1]
 
     def wait_held(self) -> None:

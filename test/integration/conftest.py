@@ -43,17 +43,18 @@ class RosBench:
     def start(self, node: str, *parameters: str, arguments: tuple[str, ...] = ()) -> Any:
         """Run `python -m physis_ros.nodes.NODE` with `-p` parameters and further ROS arguments."""
         given = [word for p in parameters for word in ("-p", p)]
-        log = self._folder / f"{node}.{len(self.processes)}.log"
+        words = ["-m", f"physis_ros.nodes.{node}", "--ros-args", *given, *arguments]
+        return self._run(node, words)
+
+    def start_file(self, path: Path, *words: str) -> Any:
+        """Run a Python file of the tests as a process of this domain."""
+        return self._run(path.stem, [str(path), *words])
+
+    def _run(self, name: str, words: list[str]) -> Any:
+        log = self._folder / f"{name}.{len(self.processes)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    f"physis_ros.nodes.{node}",
-                    "--ros-args",
-                    *given,
-                    *arguments,
-                ],
+                [sys.executable, *words],
                 cwd=ROOT,
                 env=loopback_environment(self.domain),
                 stdout=file,
