@@ -20,6 +20,7 @@ EventKind = Literal[
     "worker_back",
     "worker_given_up",
     "edge_lost",
+    "edge_given_up",
     "overload",
 ]
 

@@ -155,6 +155,7 @@ class Recovery:
         else:
             assert action.edge is not None
             what = f"edge {action.edge[0]} -> {action.edge[1]}"
+            self._announce("edge_given_up", f"{what} does not hold")
         for stream in list(self._desk.streams.values()):
             if stream.suspended is not None and self._health.given_up(stream.config.route):
                 reason = f"{stream.suspended.reason}; {what} was given up"

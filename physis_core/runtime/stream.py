@@ -88,6 +88,8 @@ class StreamFigures:
     stream_id: str
     state: StreamState
     reason: str
+    suspended: bool
+    """Stands still after a loss, for `reason`."""
     epoch: int
     released: int
     delivered: int
@@ -284,6 +286,7 @@ class Stream:
             stream_id=self.config.stream_id,
             state=self.state,
             reason=self.reason if self.suspended is None else self.suspended.reason,
+            suspended=self.suspended is not None,
             epoch=self.epoch,
             released=self.injector.released,
             delivered=self.delivered,

@@ -42,6 +42,8 @@ def _of_stream(stream: EngineStream, figures: StreamFigures | None) -> Diagnosis
     elif stream.lookahead_capped:
         level = WARN
         message = "capture to exit takes longer than the model can look ahead"
+    if figures is not None and figures.suspended:
+        level, message = WARN, f"stands still: {figures.reason}"
     values: dict[str, object] = {
         "epoch": stream.epoch,
         "observations": stream.observations,

@@ -3,8 +3,9 @@ robots.
 
 For each stream: `<namespace>/observation` in, `<namespace>/action_chunk` out; services
 `open_stream` and `close_stream`. A model or parameter that does not fit ends the process with exit
-code 2 (with `autostart`), or leaves the node unconfigured. A lost worker ends it with exit code 1:
-the supervisor starts it anew with empty KV and higher epochs. A stream that failed by its own
+code 2 (with `autostart`), or leaves the node unconfigured. A lost worker ends it with exit code 1
+(with `recovery` other than `none` only one that does not stay up): the supervisor starts it anew
+with empty KV and higher epochs. A stream that failed by its own
 input is opened again, in a new epoch, and no other stream stops.
 
 Threads: observations and services on the executor, which never waits for the engine; chunks and
@@ -102,10 +103,13 @@ class EngineNode(PhysisNode[EngineParameters]):
             threads=params.threads,
             max_batch=params.max_batch,
             credits=params.credits,
+            recovery=params.recovery,
+            snapshot_every=params.snapshot_every,
+            respawns=params.respawns,
         )
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
         try:
-            self._engine.start(timeout_s=params.start_timeout_s)
+            self._engine.start(timeout_s=params.start_timeout_s, given_up=self.stopping)
         except TimeoutError as error:
             raise UserError(
                 "start_timeout_s", params.start_timeout_s, f"the workers are not ready: {error}"
@@ -216,10 +220,17 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def _on_event(self, event: EngineEvent) -> None:
         self._notes[event.kind] = self._notes.get(event.kind, 0) + max(event.count, 1)
-        if event.kind in ("worker_lost", "edge_lost"):
+        if event.kind in ("worker_given_up", "edge_given_up"):
+            self._lost = _short(event.reason)
+        elif event.kind in ("worker_lost", "edge_lost"):
             # The edges of a dead worker are lost with it, and may be noticed first.
-            if not self._lost or event.kind == "worker_lost":
-                self._lost = f"worker {event.worker} is lost: {_short(event.reason)}"
+            lost = f"worker {event.worker} is lost: {_short(event.reason)}"
+            if self.params.recovery != "none":
+                self.get_logger().warning(f"{lost}; it is made good by {self.params.recovery}")
+            elif not self._lost or event.kind == "worker_lost":
+                self._lost = lost
+        elif event.kind == "stream_recovered":
+            self.get_logger().info(f"{event.stream_id}: goes on {event.reason}")
         elif event.kind == "stream_failed":
             self._failed.add(event.stream_id)
             self.get_logger().error(f"{event.stream_id}: stream failed: {_short(event.reason)}")

@@ -46,6 +46,21 @@ class EngineParameters(BaseParameters):
     credits: int = param(
         2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
     )
+    recovery: str = param(
+        "none",
+        description="After a lost worker: none: the node ends, to be started anew; otherwise the "
+        "worker is, and its streams go on with KV from a snapshot, or rebuilt from their outputs",
+        choices=("none", "snapshot", "rebuild"),
+    )
+    snapshot_every: int = param(
+        8, description="Chunks from one KV snapshot to the next", minimum=1, maximum=1_000_000
+    )
+    respawns: int = param(
+        3,
+        description="Starts of one lost worker in a row before it is given up",
+        minimum=1,
+        maximum=100,
+    )
     start_timeout_s: float = param(
         120.0,
         description="Longest time until all workers are warm",

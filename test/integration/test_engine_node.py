@@ -204,6 +204,51 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
     assert chunks[-1].epoch > epoch
 
 
+def test_with_recovery_a_killed_worker_costs_an_epoch_and_not_the_engine(
+    ros: Any, small: Path
+) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    Robot(ros)
+    parameters = ("workers:=2", "devices:=2", "recovery:=rebuild")
+    engine = ros.start("engine_node", f"checkpoint:={small}", *parameters)
+    ros.wait(lambda: len(chunks) > 3, "chunks")
+    epoch = chunks[-1].epoch
+    victim = next(
+        child
+        for child in psutil.Process(engine.pid).children(recursive=True)
+        if "worker" in " ".join(child.cmdline())
+    )
+    victim.send_signal(signal.SIGKILL)
+    ros.wait(lambda: chunks[-1].epoch > epoch, "a chunk of the next epoch")
+    assert chunks[-1].epoch == epoch + 1
+    count = len(chunks)
+    ros.wait(lambda: len(chunks) > count + 3, "chunks after it")
+    assert engine.poll() is None
+    log = ros.log(engine)
+    assert "is lost" in log
+    assert "goes on by rebuild" in log
+
+
+def test_ctrl_c_while_the_workers_start_ends_all_of_them_in_order(ros: Any, small: Path) -> None:
+    engine = ros.start("engine_node", f"checkpoint:={small}", "workers:=2", "devices:=2")
+
+    def workers() -> list[psutil.Process]:
+        family = psutil.Process(engine.pid).children(recursive=True)
+        return [child for child in family if "worker" in " ".join(child.cmdline())]
+
+    ros.wait(lambda: len(workers()) == 2, "both workers to be started")
+    started = workers()
+    for worker in started:
+        # A terminal sends it to the whole group; a worker leaves the end to the front.
+        worker.send_signal(signal.SIGINT)
+    assert ros.stop(engine) == 0
+    gone = psutil.wait_procs(started, timeout=20.0)[1]
+    assert not gone, "workers were left behind"
+    log = ros.log(engine)
+    assert "Traceback" not in log
+    assert "the start was given up" in log
+
+
 def test_a_stream_that_opens_slowly_holds_up_nothing(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
