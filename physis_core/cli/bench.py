@@ -30,9 +30,17 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "200 emulated stages on 200 emulated devices through the real queues",
     ),
     "links": ("physis_core.bench.links", "one hop between two processes against bare gloo"),
+    "recovery": (
+        "physis_core.bench.recovery",
+        "kill -9 of a worker: back by snapshot or rebuild, and what either costs before",
+    ),
     "wavefront": (
         "physis_core.bench.wavefront",
         "which stage worked on which chunk when, drawn from real runs",
+    ),
+    "world": (
+        "physis_core.bench.world",
+        "frames a second of the world model, with decoding and without it",
     ),
     "placement": (
         "physis_core.bench.placement",
