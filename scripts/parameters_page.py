@@ -17,6 +17,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "parameters.md"
 NODES = {
     "observation_node": "ObservationParameters",
     "engine_node": "EngineParameters",
+    "world_node": "WorldParameters",
     "buffer_node": "BufferParameters",
     "safety_node": "SafetyParameters",
     "robot_sim_node": "RobotSimParameters",
