@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from physis_core.plan.cost import RankCost
+from physis_core.plan.demands import RankDemand
 from physis_core.plan.grouping import Plan, Planner
 from physis_core.plan.partition import Partition
-from physis_core.plan.placement import Placement, RankDemand, Shortage
+from physis_core.plan.placement import Placement, Shortage
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import Admitted, Policy, StreamRequest
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
-from physis_core.sim.coarse import RunCosts, Verdict, component, keeps_slo
+from physis_core.sim.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
 from physis_core.types import Refused, UserError
 
 __all__ = ["Admission", "Admitted", "Policy", "StreamRequest"]
@@ -30,15 +31,17 @@ class Admission:
     """The pool's door. Not thread-safe: one owner.
 
     `preferred`: by model, the number of the grouping that is tried first, and taken where it fits.
+    `planners`: by model, made here where not given; their tables outlive this admission.
     """
 
     pool: Pool
     models: Mapping[str, ModelProfile]
     policy: Policy = field(default_factory=Policy)
     preferred: Mapping[str, int] = field(default_factory=dict)
+    planners: Mapping[str, Planner] = field(default_factory=dict)
     admitted: dict[str, Admitted] = field(default_factory=dict)
     placement: Placement = field(init=False)
-    _planners: dict[str, Planner] = field(init=False, default_factory=dict)
+    _placed: dict[str, PlacedStream] = field(init=False, default_factory=dict)
     _groupings: dict[tuple[str, float, float], list[Plan]] = field(init=False, default_factory=dict)
     _run_costs: RunCosts = field(init=False)
     _smallest: RankDemand | None = field(init=False, default=None)
@@ -56,13 +59,14 @@ class Admission:
             forming=policy.forming,
         )
         self._run_costs = RunCosts(self.models, policy.max_batch)
-        self._planners = {
-            name: Planner(profile, self.pool, max_batch=self.policy.max_batch)
-            for name, profile in self.models.items()
-        }
-        # The tables that most decisions need are made before the first of them.
-        for planner in self._planners.values():
-            for devices in range(1, min(policy.groupings, self.pool.devices) + 1):
+        if not self.planners:
+            self.planners = {
+                name: Planner(profile, self.pool, max_batch=policy.max_batch)
+                for name, profile in self.models.items()
+            }
+        # No decision waits for a table.
+        for name, planner in self.planners.items():
+            for devices in range(1, self._most_devices(name) + 1):
                 planner.candidates(devices)
 
     # -- the door ---------------------------------------------------------------------------------
@@ -82,7 +86,9 @@ class Admission:
         if preferred is not None:
             groupings = [groupings[preferred % len(groupings)], *groupings]
         for number, plan in enumerate(groupings):
-            demands = self.placement.demands(request.model, plan.partition, request.slo.period_s)
+            demands = self.placement.tables.demands(
+                request.model, plan.partition, request.slo.period_s
+            )
             devices = self.placement.find(
                 demands,
                 discrepancies=self.policy.discrepancies,
@@ -111,7 +117,7 @@ class Admission:
         self, request: StreamRequest, partition: Partition, devices: Sequence[int]
     ) -> Admitted | Refused:
         """Admit the stream with this partition on these very devices, or say why not."""
-        plan = self._planners[request.model].evaluate(partition, "given")
+        plan = self.planners[request.model].evaluate(partition, "given")
         period_s = request.slo.period_s
         if plan.interval_s > period_s * (1.0 - self.policy.margin):
             least_s = plan.interval_s / (1.0 - self.policy.margin)
@@ -121,7 +127,7 @@ class Admission:
                 device=f"device {devices[self._slowest(request.model, plan)]}",
                 nearest=f"period {least_s * 1e3:.4g} ms",
             )
-        demands = self.placement.demands(request.model, partition, period_s)
+        demands = self._demands(request, partition)
         self.placement.add(request.stream_id, demands, devices)
         shortage = self.placement.over(set(devices))
         admitted = Admitted(request=request, plan=plan, devices=tuple(devices))
@@ -136,7 +142,7 @@ class Admission:
     def _slowest(self, model: str, plan: Plan) -> int:
         """Rank that sets the interval."""
         cost = RankCost(self.models[model], self.policy.max_batch)
-        stages = [plan.partition.stages_of(r) for r in range(plan.partition.ranks)]
+        stages = plan.partition.stages_by_rank()
         return max(range(len(stages)), key=lambda r: cost.rank_s(stages[r], p99=True))
 
     def leave(self, stream_id: str) -> None:
@@ -145,7 +151,7 @@ class Admission:
         Raises:
             KeyError: no such stream.
         """
-        del self.admitted[stream_id]
+        del self.admitted[stream_id], self._placed[stream_id]
         self.placement.remove(stream_id)
 
     def fragmentation(self) -> tuple[float, float]:
@@ -163,11 +169,10 @@ class Admission:
         key = (model, slo.period_s, slo.max_response_s)
         known = self._groupings.get(key)
         if known is None:
-            planner = self._planners[model]
+            planner = self.planners[model]
             usable = slo.period_s * (1.0 - self.policy.margin)
             known = []
-            blocks = self.models[model].blocks
-            most = max(min(self.policy.most_devices, self.pool.devices), blocks)
+            most = self._most_devices(model)
             devices, least = 1, 0
             while devices <= most and len(known) < self.policy.groupings:
                 fitting = planner.fitting(devices, usable, slo.max_response_s)
@@ -184,6 +189,11 @@ class Admission:
             self._groupings[key] = known
         return known
 
+    def _most_devices(self, model: str) -> int:
+        """Ranks of the finest grouping that is tried; several may stand on one device."""
+        most = min(self.policy.most_devices, self.pool.devices)
+        return max(most, self.models[model].blocks)
+
     def _appetite(self, plan: Plan, slo: Slo) -> float:
         """Devices' worth of memory and time that a stream takes, when it is alone."""
         return plan.total_bytes / self.pool.memory_bytes + plan.work_s / slo.period_s
@@ -191,6 +201,7 @@ class Admission:
     def _enter(self, admitted: Admitted, demands: tuple[RankDemand, ...]) -> None:
         self.placement.add(admitted.request.stream_id, demands, admitted.devices)
         self.admitted[admitted.request.stream_id] = admitted
+        self._placed[admitted.request.stream_id] = admitted.placed
         for demand in demands:
             if self._smallest is None or demand.bytes < self._smallest.bytes:
                 self._smallest = demand
@@ -199,7 +210,7 @@ class Admission:
         """Simulate the newcomer with all who share a device with it, directly or not."""
         if not self.policy.verify:
             return None
-        streams = [a.placed for a in self.admitted.values()] + [newcomer.placed]
+        streams = [*self._placed.values(), newcomer.placed]
         return keeps_slo(
             component(streams, newcomer.request.stream_id),
             self._run_costs,
@@ -210,7 +221,7 @@ class Admission:
         )
 
     def _no_grouping(self, request: StreamRequest) -> Refused:
-        planner = self._planners[request.model]
+        planner = self.planners[request.model]
         most = min(self.policy.most_devices, self.pool.devices)
         table = planner.period_table(most)
         if not table:
@@ -290,9 +301,13 @@ class Admission:
 
     def _places(self, request: StreamRequest, placement: Placement) -> bool:
         for plan in self.groupings(request.model, request.slo)[:3]:
-            demands = placement.demands(request.model, plan.partition, request.slo.period_s)
+            demands = self._demands(request, plan.partition)
             if not isinstance(
                 placement.find(demands, discrepancies=0, nodes=len(demands) + 1), Shortage
             ):
                 return True
         return False
+
+    def _demands(self, request: StreamRequest, partition: Partition) -> tuple[RankDemand, ...]:
+        tables = self.placement.tables
+        return tables.demands(request.model, partition, request.slo.period_s)

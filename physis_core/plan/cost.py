@@ -63,6 +63,10 @@ class RankCost:
 
     def rank_s(self, stages: Sequence[int], *, p99: bool, batched: bool = True) -> float:
         """Seconds that these stages of one stream take of a device in each period."""
+        return self.rank(stages)[2 * batched + p99]
+
+    def rank(self, stages: Sequence[int]) -> tuple[float, ...]:
+        """All four at once: one by one at p50 and p99, batched at p50 and p99."""
         tasks: dict[int, int] = {}
         for stage in stages:
             block = stage % self.profile.blocks
@@ -75,10 +79,9 @@ class RankCost:
         known = self._known.get(signature)
         if known is None:
             known = self._known[signature] = self._rank(signature)
-        return known[2 * batched + p99]
+        return known
 
     def _rank(self, signature: tuple[tuple[tuple[int, int], int], ...]) -> tuple[float, ...]:
-        """(one by one p50, p99, batched p50, p99)."""
         single: list[tuple[float, float]] = []
         batched: list[tuple[float, float]] = []
         for (block, count), times in signature:

@@ -100,7 +100,8 @@ def _even(
         for plan in fitting[:1]:
             group = replace(pool, devices=size)
             alone = replace(policy, shared_bytes=0.0, shared_overhead=0.0, verify=False)
-            admission = Admission(group, {profile.name: profile}, alone)
+            models, planners = {profile.name: profile}, {profile.name: planner}
+            admission = Admission(group, models, alone, planners=planners)
             request = StreamRequest(stream_id="s0", model=profile.name, slo=slo)
             one = Admitted(request=request, plan=plan, devices=tuple(range(size)))
             if _kept([stream_of(one, admission)], admission, periods, noise, seed, 1.0):

@@ -66,6 +66,9 @@ class Planner:
         self.max_batch = max_batch
         self._cost = RankCost(profile, max_batch)
         self._costs = [self._cost.stage_s(b, 1) for b in range(profile.blocks)]
+        exits = range(profile.graph.exit_index + 1)
+        self._alone_s = sum(self._cost.stage_s(s, 1) for s in exits)
+        self._alone_p99_s = sum(self._cost.stage_s(s, 1, p99=True) for s in exits)
         near = pool.fast if pool.devices_per_host > 1 else pool.slow
         self._hop_s = near.delay_s(profile.hidden_bytes)
         self._transfer_s = profile.hidden_bytes / near.bandwidth_bytes_s
@@ -143,7 +146,8 @@ class Planner:
     def evaluate(self, partition: Partition, shape: str) -> Plan:
         """What a partition gives, whether it fits or not."""
         graph, profile = self.profile.graph, self.profile
-        ranks = [partition.stages_of(rank) for rank in range(partition.ranks)]
+        ranks = partition.stages_by_rank()
+        costs = [self._cost.rank(stages) for stages in ranks]
         batch_of: dict[int, int] = {}
         for stages in ranks:
             count: dict[int, int] = {}
@@ -155,29 +159,23 @@ class Planner:
         hops = sum(
             a != b for a, b in zip(partition.rank_of[: exits - 1], partition.rank_of[1:exits])
         )
+        relaxed_s = self._alone_s + hops * self._hop_s
         if graph.kv == "clean":
             # Chunks are serial: one enters block 0 when the one before has left it in the clean
             # pass.
-            relaxed_s = sum(self._cost.stage_s(s, 1) for s in range(exits)) + hops * self._hop_s
             again_s = self._cost.stage_s(0, 1) + (hops > 0) * self._hop_s
-            tail_s = sum(self._cost.stage_s(s, 1, p99=True) for s in range(exits)) - sum(
-                self._cost.stage_s(s, 1) for s in range(exits)
-            )
-            interval_p50_s = max(
-                relaxed_s + again_s,
-                *(self._cost.rank_s(s, p99=False, batched=False) for s in ranks),
-            )
+            tail_s = self._alone_p99_s - self._alone_s
+            interval_p50_s = max(relaxed_s + again_s, *(single for single, *_ in costs))
             interval_s, response_s = interval_p50_s + tail_s, relaxed_s
         else:
-            interval_s = max(self._cost.rank_s(s, p99=True) for s in ranks)
-            interval_p50_s = max(self._cost.rank_s(s, p99=False) for s in ranks)
+            interval_s = max(batched_p99 for *_, batched_p99 in costs)
+            interval_p50_s = max(batched for _, _, batched, _ in costs)
             if partition.ranks > 1:
                 interval_s = max(interval_s, self._transfer_s)
                 interval_p50_s = max(interval_p50_s, self._transfer_s)
             response_s = (
                 sum(self._cost.stage_s(s, batch_of[s]) for s in range(exits)) + hops * self._hop_s
             )
-            relaxed_s = sum(self._cost.stage_s(s, 1) for s in range(exits)) + hops * self._hop_s
         memory = [sum(rank_bytes(profile, s, self.max_batch)) for s in ranks]
         return Plan(
             shape=shape,
@@ -186,10 +184,10 @@ class Planner:
             interval_p50_s=interval_p50_s,
             response_s=response_s,
             relaxed_response_s=relaxed_s,
-            alone_s=max(self._cost.rank_s(s, p99=True, batched=False) for s in ranks),
+            alone_s=max(single_p99 for _, single_p99, *_ in costs),
             memory_bytes=max(memory),
             total_bytes=sum(memory),
-            work_s=sum(self._cost.rank_s(s, p99=True) for s in ranks),
+            work_s=sum(batched_p99 for *_, batched_p99 in costs),
             devices=partition.ranks,
         )
 

@@ -56,7 +56,11 @@ def pack(
         # Half of the attempts spread a stream's ranks, so that streams share weights.
         fit: Fit = "best" if number < 2 + attempts // 2 else "spread"
         admission = Admission(
-            pool, models, replace(policy, fit=fit, nodes=400), {} if number < 2 else preferred
+            pool,
+            models,
+            replace(policy, fit=fit, nodes=400),
+            preferred={} if number < 2 else preferred,
+            planners={} if best is None else best.planners,
         )
         for request in order:
             outcome = admission.request(request)

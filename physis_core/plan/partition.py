@@ -46,6 +46,13 @@ class Partition:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
 
+    def stages_by_rank(self) -> list[tuple[int, ...]]:
+        """`stages_of` of every rank, in one go."""
+        out: list[list[int]] = [[] for _ in range(self.ranks)]
+        for stage, rank in enumerate(self.rank_of):
+            out[rank].append(stage)
+        return [tuple(stages) for stages in out]
+
     def blocks_of(self, rank: int) -> tuple[int, ...]:
         """Blocks whose weights this rank must hold, in ascending order."""
         return tuple(sorted({s % self.graph.blocks for s in self.stages_of(rank)}))
@@ -111,6 +118,8 @@ def split_evenly(costs: Sequence[float], groups: int) -> tuple[int, ...]:
     low, high = max(costs), sum(costs)
     for _ in range(60):
         middle = (low + high) / 2
+        if not low < middle < high:
+            break
         if cut(middle)[-1] < groups:
             high = middle
         else:

@@ -12,18 +12,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from physis_core.plan.pool_state import EPS, After, Fit, PoolState, RankDemand, Shortage
+from physis_core.plan.demands import Floats, RankDemand
+from physis_core.plan.pool_state import EPS, After, Fit, PoolState, Shortage
 
 __all__ = ["Fit", "Placement", "RankDemand", "Shortage"]
 
 
 @dataclass(slots=True)
 class _Search:
-    """Budget of one search, and the deepest point at which it failed."""
+    """Budget of one search, and the deepest point at which it failed.
+
+    `known`: what each device would hold, and the candidates, by the devices of the ranks before;
+    every round of the search passes the same points again.
+    """
 
     nodes_left: int
     deepest: int = -1
-    placed: list[int] = field(default_factory=list)
+    placed: tuple[int, ...] = ()
+    known: dict[tuple[int, ...], tuple[After, list[int]]] = field(default_factory=dict)
 
 
 class Placement(PoolState):
@@ -50,18 +56,42 @@ class Placement(PoolState):
         return self._shortage(demands, search)
 
     def _short_as_a_whole(self, demands: Sequence[RankDemand]) -> Shortage | None:
-        """What the whole pool lacks even if nothing of it were stranded; no search then."""
-        limit = self.pool.memory_bytes
-        free = np.maximum(0.0, limit - self.memory_used())
-        missing = sum(demand.bytes for demand in demands) - float(free.sum())
-        if missing <= 0.0:
-            return None
+        """Memory that no assignment finds; no search then.
+
+        Either some rank fits nowhere by itself, or the ranks do not fit together: each device takes
+        those that need least of it, as many as its room holds. A block's weights that are not there
+        yet are shared by all ranks of the stream that run it, so that no set of ranks needs less
+        than its sum.
+        """
+        limit, tables = self.pool.memory_bytes, self.tables
+        keys = np.concatenate([demand.keys for demand in demands])
+        starts = np.cumsum([0] + [len(demand.keys) for demand in demands[:-1]])
+        own = np.array([demand.bytes for demand in demands])
+        weights = np.where(self._count[:, keys] == 0, tables.weight[keys], 0.0)
+        free = limit * (1 + EPS) - self._memory(self._bytes + self._weights, self.streams + 1)
+        alone = own + np.add.reduceat(weights, starts, axis=1)
+        nowhere = np.flatnonzero((alone > free[:, None]).all(axis=0))
+        if nowhere.size:
+            rank = int(nowhere[0])
+            missing = alone[:, rank] - free
+        else:
+            rank = -1
+            sharing = np.bincount(keys, minlength=len(tables.weight))[keys]
+            need = own + np.add.reduceat(weights / sharing, starts, axis=1)
+            need = np.cumsum(np.sort(need, axis=1), axis=1)
+            taken = (need <= free[:, None]).sum(axis=1)
+            left = len(demands) - int(taken.sum())
+            if left <= 0:
+                return None
+            # What each device would need besides to take those that are left as well.
+            missing = need[np.arange(len(free)), taken + left - 1] - free
+        device = int(np.argmin(missing))
         return Shortage(
             resource="memory",
-            device=int(np.argmax(free)),
-            rank=-1,
-            missing=missing,
-            missing_share=missing / limit,
+            device=device,
+            rank=rank,
+            missing=float(missing[device]),
+            missing_share=float(missing[device]) / limit,
         )
 
     def _extend(
@@ -78,21 +108,49 @@ class Placement(PoolState):
             return None
         search.nodes_left -= 1
         if rank > search.deepest:
-            search.deepest, search.placed = rank, list(chosen)
+            search.deepest, search.placed = rank, chosen
         demand = demands[rank]
-        after = self.after(demand, chosen)
-        for deviation, device in enumerate(self._candidates(after, chosen)):
-            if deviation > allowed:
-                break
+        known = search.known.get(chosen)
+        if known is None:
+            after = self.after(demand, chosen)
+            known = search.known[chosen] = (after, list(self._candidates(after, chosen)))
+        after, candidates = known
+        for deviation, device in enumerate(candidates[: allowed + 1]):
             newcomer = device not in chosen
-            undo = self.lay(demand, device, after, newcomer)
+            undo = self._lay(demand, device, after, newcomer)
             try:
                 found = self._extend(demands, (*chosen, device), allowed - deviation, search)
             finally:
-                self.lift(demand, device, undo, newcomer)
+                self._lift(demand, device, undo, newcomer)
             if found is not None:
                 return found
         return None
+
+    def _lay(self, demand: RankDemand, device: int, after: After, newcomer: bool) -> list[float]:
+        """Put a rank down for the time of a search. `_lift` with the result takes it up again."""
+        undo = [float(values[device]) for values in self._sums()]
+        self._count[device, demand.keys] += demand.tasks
+        self._rate[device, demand.keys] += demand.tasks * demand.rate_hz
+        self._bytes[device] += demand.bytes
+        for mine, theirs in zip(self._sums(), after.sums()):
+            mine[device] = theirs[device]
+        self.streams[device] += newcomer
+        return undo
+
+    def _lift(self, demand: RankDemand, device: int, undo: Sequence[float], newcomer: bool) -> None:
+        self._count[device, demand.keys] -= demand.tasks
+        rate = self._rate[device]
+        rate[demand.keys] -= demand.tasks * demand.rate_hz
+        # Subtracting does not quite undo adding; where no task is left, no rate is.
+        rate[demand.keys] *= self._count[device, demand.keys] > 0
+        self._bytes[device] -= demand.bytes
+        for mine, before in zip(self._sums(), undo):
+            mine[device] = before
+        self.streams[device] -= newcomer
+
+    def _sums(self) -> tuple[Floats, ...]:
+        """In the order of `After.sums`."""
+        return self._memory_now, self._load_now, self._mean, self._square, self._weights
 
     def _candidates(self, after: After, chosen: tuple[int, ...]) -> Iterator[int]:
         """Devices that can take this rank, best first; of several alike only one per host."""
@@ -128,13 +186,7 @@ class Placement(PoolState):
     def _shortage(self, demands: Sequence[RankDemand], search: _Search) -> Shortage:
         """What keeps the rank at which the search got stuck from the device that misses least."""
         rank = max(0, search.deepest)
-        for demand, device in zip(demands, search.placed):
-            self.put(demand, device, 1)
-        try:
-            after = self.after(demands[rank], search.placed)
-        finally:
-            for demand, device in zip(demands, search.placed):
-                self.put(demand, device, -1)
+        after, _ = search.known[search.placed]
         limit, memory, load = self.pool.memory_bytes, after.memory, after.load
         over_memory = np.maximum(0.0, memory / limit - 1.0)
         over_time = np.maximum(0.0, load / (1.0 - self.margin) - 1.0)

@@ -14,29 +14,13 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from physis_core.plan.cost import BatchCost
-from physis_core.plan.partition import Partition
+from physis_core.plan.demands import TABLE, BlockTables, Floats, Ints, RankDemand
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.topology import Pool
 from physis_core.types import UserError
 
-_TABLE = 256
-"""Task counts beyond this cost what they cost at it: batches are as large as they get."""
-
 EPS = 1e-9
 Fit = Literal["best", "spread"]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankDemand:
-    """One virtual rank: how many tasks of which block each period, and bytes that are its alone."""
-
-    keys: Ints
-    tasks: Ints
-    rate_hz: float
-    bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +46,21 @@ class After:
     square: Floats
     weights: Floats
 
+    def sums(self) -> tuple[Floats, ...]:
+        return self.memory, self.load, self.mean, self.square, self.weights
 
-Undo = tuple[float, float, float]
+
+_BY_DEVICE = (
+    "_count",
+    "_rate",
+    "_bytes",
+    "_weights",
+    "streams",
+    "_mean",
+    "_square",
+    "_memory_now",
+    "_load_now",
+)
 State = TypeVar("State", bound="PoolState")
 
 
@@ -95,47 +92,25 @@ class PoolState:
     ) -> None:
         if not 0.0 <= margin < 1.0:
             raise UserError("margin", margin, "must be in [0, 1)")
-        if not 0.0 <= forming <= 1.0:
-            raise UserError("forming", forming, "must be in [0, 1]")
         self.pool = pool
-        self.models = dict(models)
-        self.max_batch = max_batch
         self.margin = margin
         self.shared_overhead = shared_overhead
         self.shared_bytes = shared_bytes
-        self.forming = forming
         self.fit = fit
-        self.first_key: dict[str, int] = {}
-        weights: list[float] = []
-        p50: list[list[float]] = []
-        excess: list[list[float]] = []
-        for name, profile in self.models.items():
-            self.first_key[name] = len(weights)
-            low = BatchCost(profile.table(), max_batch)
-            high = BatchCost(profile.table(p99=True), max_batch)
-            rows: dict[int, tuple[list[float], list[float]]] = {}
-            for block, cost in enumerate(profile.block_costs):
-                # Blocks of one profile are mostly equal, and the table of one is not cheap to make.
-                if id(cost) not in rows:
-                    rows[id(cost)] = _averages(low, high, block, forming)
-                shared = profile.shared_weight_bytes if block in (0, profile.blocks - 1) else 0.0
-                weights.append(cost.weight_bytes + shared)
-                p50.append(rows[id(cost)][0])
-                excess.append(rows[id(cost)][1])
-        self._weight: Floats = np.array(weights)
-        self._average: Floats = np.array(p50)
-        self._excess: Floats = np.array(excess)
-        self._clear()
-
-    def _clear(self) -> None:
-        pool, devices, keys = self.pool, self.pool.devices, len(self._weight)
+        self.tables = BlockTables(models, max_batch, forming)
+        devices, keys = pool.devices, len(self.tables.weight)
+        # By device and block: tasks each period, and their rate.
         self._count: Ints = np.zeros((devices, keys), dtype=np.int64)
         self._rate: Floats = np.zeros((devices, keys))
+        # By device: bytes besides weights, weights, streams, and the two sums of the load.
         self._bytes: Floats = np.zeros(devices)
+        self._weights: Floats = np.zeros(devices)
         self.streams: Ints = np.zeros(devices, dtype=np.int64)
         self._mean: Floats = np.zeros(devices)
         self._square: Floats = np.zeros(devices)
-        self._weights: Floats = np.zeros(devices)
+        # What follows from these, kept up to date for each question.
+        self._memory_now: Floats = np.zeros(devices)
+        self._load_now: Floats = np.zeros(devices)
         self.hosts: Ints = np.array([pool.host_of(g) for g in range(devices)])
         self.placed: dict[str, tuple[tuple[RankDemand, ...], tuple[int, ...]]] = {}
 
@@ -143,83 +118,69 @@ class PoolState:
         """The same streams in a pool with `more` further, empty devices."""
         wider = copy(self)
         wider.pool = replace(self.pool, devices=self.pool.devices + more)
-        wider._clear()
-        for stream_id, (demands, devices) in self.placed.items():
-            wider.add(stream_id, demands, devices)
+        for name in _BY_DEVICE:
+            own: npt.NDArray[np.generic] = getattr(self, name)
+            empty = np.zeros((more, *own.shape[1:]), dtype=own.dtype)
+            setattr(wider, name, np.concatenate([own, empty]))
+        wider.hosts = np.array([wider.pool.host_of(g) for g in range(wider.pool.devices)])
+        wider.placed = dict(self.placed)
         return wider
 
-    # -- demands ----------------------------------------------------------------------------------
-
-    def demands(self, model: str, partition: Partition, period_s: float) -> tuple[RankDemand, ...]:
-        """What each rank of a stream needs when it runs at `period_s`."""
-        profile = self.models[model]
-        first = self.first_key[model]
-        out = []
-        for rank in range(partition.ranks):
-            stages = partition.stages_of(rank)
-            count: dict[int, int] = {}
-            for stage in stages:
-                block = stage % profile.blocks
-                count[block] = count.get(block, 0) + 1
-            blocks = sorted(count)
-            caches = len(blocks) if profile.kv == "clean" else len(stages)
-            out.append(
-                RankDemand(
-                    keys=np.array([first + b for b in blocks]),
-                    tasks=np.array([count[b] for b in blocks]),
-                    rate_hz=1.0 / period_s,
-                    bytes=caches * profile.kv_bytes + profile.activation_bytes,
-                )
-            )
-        return tuple(out)
-
-    # -- state ------------------------------------------------------------------------------------
-
     def add(self, stream_id: str, demands: Sequence[RankDemand], devices: Sequence[int]) -> None:
-        for demand, device in zip(demands, devices):
-            self.put(demand, device, 1)
-        for device in set(devices):
-            self.streams[device] += 1
+        self._change(demands, devices, 1)
         self.placed[stream_id] = (tuple(demands), tuple(devices))
 
     def growth(self, demands: Sequence[RankDemand], devices: Sequence[int]) -> float:
         """Devices' worth of memory and time that this stream would take there, weights included."""
         before = self._used()
-        self.add("", demands, devices)
+        self._change(demands, devices, 1)
         after = self._used()
-        self.remove("")
+        self._change(demands, devices, -1)
         return after - before
 
     def _used(self) -> float:
         return float(self.memory_used().sum() / self.pool.memory_bytes + self.load().sum())
 
     def remove(self, stream_id: str) -> None:
-        demands, devices = self.placed.pop(stream_id)
-        for demand, device in zip(demands, devices):
-            self.put(demand, device, -1)
-        for device in set(devices):
-            self.streams[device] -= 1
+        self._change(*self.placed.pop(stream_id), -1)
 
-    def put(self, demand: RankDemand, device: int, sign: int) -> None:
+    def _change(self, demands: Sequence[RankDemand], devices: Sequence[int], sign: int) -> None:
+        for demand, device in zip(demands, devices):
+            self._put(demand, device, sign)
+        for device in set(devices):
+            self.streams[device] += sign
+            self._sum_up(device)
+
+    def _put(self, demand: RankDemand, device: int, sign: int) -> None:
+        """`_sum_up` must follow."""
         keys = demand.keys
-        count, rate = self._count[device], self._rate[device]
-        count[keys] += sign * demand.tasks
-        rate[keys] += sign * demand.tasks * demand.rate_hz
+        self._count[device, keys] += sign * demand.tasks
+        self._rate[device, keys] += sign * demand.tasks * demand.rate_hz
         self._bytes[device] += sign * demand.bytes
+
+    def _sum_up(self, device: int) -> None:
+        count, rate = self._count[device], self._rate[device]
         # Sums over all blocks are made anew: differences would drift as streams come and go.
         every = np.flatnonzero(count)
-        batch = np.minimum(count[every], _TABLE)
-        self._mean[device] = rate[every] @ self._average[every, batch]
-        self._square[device] = ((rate[every] * self._excess[every, batch]) ** 2).sum()
-        self._weights[device] = self._weight[every].sum()
+        batch = np.minimum(count[every], TABLE)
+        tables = self.tables
+        self._mean[device] = rate[every] @ tables.average[every, batch]
+        self._square[device] = ((rate[every] * tables.excess[every, batch]) ** 2).sum()
+        self._weights[device] = tables.weight[every].sum()
+        only = slice(device, device + 1)
+        streams = self.streams[only]
+        self._memory_now[only] = self._memory(self._bytes[only] + self._weights[only], streams)
+        self._load_now[only] = self._load(self._mean[only], self._square[only], streams)
 
     def memory_used(self) -> Floats:
-        """Bytes by device: weights once, KV and activations of every rank. [devices]"""
-        return self._memory(self._bytes + self._weights, self.streams)
+        """Bytes by device: weights once, KV and activations of every rank. Not a copy. [devices]"""
+        return self._memory_now
 
     def load(self) -> Floats:
-        """Share of each device's time that is spoken for, p99 margin included. [devices]"""
-        return self._load(self._mean, self._square, self.streams)
+        """Share of each device's time that is spoken for, p99 margin included. Not a copy.
+        [devices]
+        """
+        return self._load_now
 
     def _memory(self, used: Floats, streams: Ints) -> Floats:
         return np.asarray(used + np.where(streams > 1, self.shared_bytes, 0.0), dtype=np.float64)
@@ -236,15 +197,17 @@ class PoolState:
         keys, tasks = demand.keys, demand.tasks
         count, rate = self._count[:, keys], self._rate[:, keys]
         more, faster = count + tasks, rate + tasks * demand.rate_hz
-        new = np.minimum(more, _TABLE)
-        old = np.minimum(count, _TABLE)
-        average, excess = self._average, self._excess
-        mean = self._mean + (faster * average[keys, new] - rate * average[keys, old]).sum(axis=1)
-        square = self._square + (
-            (faster * excess[keys, new]) ** 2 - (rate * excess[keys, old]) ** 2
-        ).sum(axis=1)
+        # Row-major places in the tables: `take` is much faster than two indices.
+        rows = keys * (TABLE + 1)
+        new = np.minimum(more, TABLE) + rows
+        old = np.minimum(count, TABLE) + rows
+        average, excess = self.tables.average.take, self.tables.excess.take
+        mean = self._mean + (faster * average(new) - rate * average(old)).sum(axis=1)
+        square = self._square + ((faster * excess(new)) ** 2 - (rate * excess(old)) ** 2).sum(
+            axis=1
+        )
         square = np.maximum(square, 0.0)
-        weights = self._weights + (count == 0) @ self._weight[keys]
+        weights = self._weights + (count == 0) @ self.tables.weight[keys]
         streams = self.streams + 1
         streams[list(set(present))] -= 1
         return After(
@@ -254,28 +217,6 @@ class PoolState:
             square=square,
             weights=weights,
         )
-
-    def lay(self, demand: RankDemand, device: int, after: After, newcomer: bool) -> Undo:
-        """Put a rank down for the time of a search. `lift` with the result takes it up again."""
-        undo = (self._mean[device], self._square[device], self._weights[device])
-        self._count[device, demand.keys] += demand.tasks
-        self._rate[device, demand.keys] += demand.tasks * demand.rate_hz
-        self._bytes[device] += demand.bytes
-        self._mean[device] = after.mean[device]
-        self._square[device] = after.square[device]
-        self._weights[device] = after.weights[device]
-        self.streams[device] += newcomer
-        return undo
-
-    def lift(self, demand: RankDemand, device: int, undo: Undo, newcomer: bool) -> None:
-        self._count[device, demand.keys] -= demand.tasks
-        rate = self._rate[device]
-        rate[demand.keys] -= demand.tasks * demand.rate_hz
-        # Subtracting does not quite undo adding; where no task is left, no rate is.
-        rate[demand.keys] *= self._count[device, demand.keys] > 0
-        self._bytes[device] -= demand.bytes
-        self._mean[device], self._square[device], self._weights[device] = undo
-        self.streams[device] -= newcomer
 
     def over(self, devices: Iterable[int]) -> Shortage | None:
         """The worst of these devices that holds more than it has; None where all fit."""
@@ -308,17 +249,3 @@ class PoolState:
         free_memory = np.maximum(0.0, limit - self.memory_used()) / limit
         free_time = np.maximum(0.0, 1.0 - self.margin - self.load())
         return float((free_memory * useless).mean()), float((free_time * useless).mean())
-
-
-def _averages(
-    low: BatchCost, high: BatchCost, block: int, forming: float
-) -> tuple[list[float], list[float]]:
-    """Seconds per task by task count 0.._TABLE, median and excess of p99."""
-    p50, excess = [0.0], [0.0]
-    alone = low.cheapest_s(block, 1)
-    for k in range(1, _TABLE + 1):
-        batched = low.cheapest_s(block, k) / k
-        average = forming * batched + (1.0 - forming) * alone
-        p50.append(average)
-        excess.append(average * (high.cheapest_s(block, k) / low.cheapest_s(block, k) - 1.0))
-    return p50, excess

@@ -33,6 +33,7 @@ class Admitted:
         return PlacedStream(
             stream_id=self.request.stream_id,
             model=self.request.model,
+            blocks=self.plan.partition.graph.blocks,
             device_of=tuple(self.devices[r] for r in self.plan.partition.rank_of),
             period_s=self.request.slo.period_s,
             priority=self.request.priority,

@@ -22,7 +22,7 @@ class Costs(Protocol):
         ...
 
 
-def _row(block: int, points: Mapping[int, float]) -> list[float]:
+def cost_row(block: int, points: Mapping[int, float]) -> list[float]:
     """Seconds by batch size 0..TABLE_BATCH from measured points, linear between and beyond them."""
     if not points:
         raise UserError(f"costs[{block}]", dict(points), "needs at least one batch size")
@@ -65,8 +65,18 @@ class CostTable:
         self._rows: dict[int, list[float]] = {}
         for block, row in points.items():
             if id(row) not in known:
-                known[id(row)] = _row(block, row)
+                known[id(row)] = cost_row(block, row)
             self._rows[block] = known[id(row)]
+
+    @classmethod
+    def of_rows(cls, rows: dict[int, list[float]]) -> CostTable:
+        """A table over rows that `cost_row` made. They are shared, not copied."""
+        table = cls({})
+        table._rows = rows
+        return table
+
+    def __contains__(self, block: object) -> bool:
+        return block in self._rows
 
     def predict_s(self, block: int, batch: int) -> float:
         row = self._rows[block]

@@ -146,7 +146,7 @@ def stream_of(
     """A stream of the full simulation, with an allowance for what runs beside it."""
     placed = admitted.placed
     profile = admission.models[placed.model]
-    first = admission.placement.first_key[placed.model]
+    first = admission.placement.tables.first_key[placed.model]
     response_s = admitted.plan.response_s
     return SimStream(
         stream_id=placed.stream_id,

@@ -27,6 +27,7 @@ class Slot:
         "credits",
         "device",
         "edge",
+        "exits",
         "fifo",
         "gate",
         "next",
@@ -48,6 +49,7 @@ class Slot:
         self.next_seq = 0
         self.credits = 0
         self.bounded = False
+        self.exits = False
         self.gate: Slot | None = None
         self.next: Slot | None = None
         self.source: Slot | None = None
@@ -131,30 +133,23 @@ def lay_out(
 ) -> None:
     """Make the slots of a stream and join them."""
     spec, graph = run.spec, run.spec.graph
-    for stage in range(graph.stages):
-        where = graph.stage(stage)
-        run.slots.append(
-            Slot(
-                run,
-                devices[spec.device_of[stage]],
-                stage,
-                where.step,
-                spec.block_keys[where.block],
-            )
-        )
+    blocks, last, slots = graph.blocks, graph.exit_index, run.slots
+    for stage, device in enumerate(spec.device_of):
+        step, block = divmod(stage, blocks)
+        slots.append(Slot(run, devices[device], stage, step, spec.block_keys[block]))
+    slots[last].exits = True
     rest_s = 0.0
-    for stage in range(graph.stages - 1, -1, -1):
-        slot = run.slots[stage]
+    following: Slot | None = None
+    for slot in reversed(slots):
         slot.remaining_s = rest_s
-        if stage <= graph.exit_index:
+        if slot.stage <= last:
             rest_s += costs.predict_s(slot.block, 1)
-        if stage + 1 < graph.stages:
-            following = run.slots[stage + 1]
-            slot.next = following
-            if following.device is not slot.device:
-                slot.bounded = True
-                slot.credits = boundary_credits
-                following.source = slot
-                slot.edge = edge(slot.device.index, following.device.index)
-        if graph.kv == "clean" and graph.stage(stage).step == 0:
-            slot.gate = run.slots[(graph.passes - 1) * graph.blocks + stage % graph.blocks]
+        slot.next = following
+        if following is not None and following.device is not slot.device:
+            slot.bounded = True
+            slot.credits = boundary_credits
+            following.source = slot
+            slot.edge = edge(slot.device.index, following.device.index)
+        if graph.kv == "clean" and slot.step == 0:
+            slot.gate = slots[(graph.passes - 1) * blocks + slot.stage]
+        following = slot

@@ -20,7 +20,7 @@ def simulate(plan: PlanConfig, config: SimConfig, *, record_tasks: int = 1 << 20
     """
     admission = Admission(plan.pool, plan.models, plan.policy)
     costs = {
-        admission.placement.first_key[name] + block: dict(cost.p50_s)
+        admission.placement.tables.first_key[name] + block: dict(cost.p50_s)
         for name, profile in plan.models.items()
         for block, cost in enumerate(profile.block_costs)
     }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from physis_core.plan.topology import INSTANT, LinkSpec, Pool
+from physis_core.runtime.costs import CostTable
 from physis_core.sim.noise import NoiseSpec
 from physis_core.types import StageGraph, UserError
 
@@ -69,15 +70,16 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Args: costs: seconds by block key and batch size, at p50. boundary_credits: chunks of one
-    stream that may wait between two stages on different devices. per_batch_s: dispatch overhead
-    added to each batch; per_hop_s: added to each hop between devices. end_s: simulated time;
-    warmup_s: chunks released before it are left out of the figures. overload_s: how often queues
-    are looked at; 0: never. record_tasks: most task records kept; 0: none.
+    """Args: costs: seconds by block key and batch size, at p50, or a table of them.
+    boundary_credits: chunks of one stream that may wait between two stages on different devices.
+    per_batch_s: dispatch overhead added to each batch; per_hop_s: added to each hop between
+    devices. end_s: simulated time; warmup_s: chunks released before it are left out of the figures.
+    overload_s: how often queues are looked at; 0: never. record_tasks: most task records kept; 0:
+    none.
     """
 
     pool: Pool
-    costs: Mapping[int, Mapping[int, float]]
+    costs: Mapping[int, Mapping[int, float]] | CostTable
     streams: tuple[SimStream, ...]
     end_s: float
     max_batch: int = 16

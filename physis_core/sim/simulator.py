@@ -16,15 +16,12 @@ from typing import Any
 
 from physis_core.clock import VirtualClock
 from physis_core.observe.recorder import TaskLog
-from physis_core.plan.topology import LinkSpec
 from physis_core.runtime.dispatch import CostTable, RunBatch, WaitUntil, decide
-from physis_core.runtime.injector import Injector, InjectorConfig, ReleaseChunk, SkipRelease
 from physis_core.runtime.overload import OverloadDetector, OverloadState
-from physis_core.runtime.pacer import Pacer, PacerConfig
+from physis_core.sim.doors import Doors, Missed
 from physis_core.sim.noise import Noise
-from physis_core.sim.pipeline import Chunk, Device, OpenStream, Slot, lay_out
+from physis_core.sim.pipeline import Chunk, Device, Slot
 from physis_core.sim.scenario import Scenario, SimStream
-from physis_core.sim.trace import ChunkTrace, EdgeTrace, StreamTrace
 
 _DONE, _ARRIVE, _CREDIT, _POLL, _WAKE, _CALL = range(6)
 
@@ -35,14 +32,13 @@ class Simulator:
     Deterministic: the same scenario and seed give the same events in the same order.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, *, missed: Missed | None = None) -> None:
         self.scenario = scenario
         self.clock = VirtualClock()
-        self.costs = CostTable(scenario.costs)
+        costs = scenario.costs
+        self.costs = costs if isinstance(costs, CostTable) else CostTable(costs)
         self.devices = [Device(i) for i in range(scenario.pool.devices)]
         self.log = TaskLog(max(1, scenario.record_tasks))
-        self.traces: list[StreamTrace] = []
-        self.edges: dict[tuple[int, int], EdgeTrace] = {}
         self.overload: list[tuple[float, OverloadState]] = []
         self.tasks = 0
         self.batches = 0
@@ -52,9 +48,18 @@ class Simulator:
         self._heap: list[tuple[float, int, int, Any]] = []
         self._number = 0
         self._dirty: list[Device] = []
-        self._runs: dict[str, OpenStream] = {}
-        self._handles = 0
-        self._credit_drops = 0
+        self._end_s = scenario.end_s
+        self._doors = Doors(
+            scenario.pool,
+            self.devices,
+            self.costs,
+            scenario.boundary_credits,
+            wake=lambda time_s, run: self._push(time_s, _POLL, run),
+            enter=self._enqueue,
+            missed=missed,
+        )
+        self.traces = self._doors.traces
+        self.edges = self._doors.edges
         for stream in scenario.streams:
             self.at(stream.open_s, lambda stream=stream: self.open(stream))  # type: ignore[misc]
         for stall in scenario.stalls:
@@ -74,60 +79,43 @@ class Simulator:
 
     def open(self, spec: SimStream) -> None:
         """Open a stream now."""
-        run = OpenStream(
-            spec,
-            self._handles,
-            Injector(
-                InjectorConfig(
-                    period_s=spec.period_s,
-                    credits=spec.credits,
-                    max_age_s=spec.max_observation_age_s,
-                )
-            ),
-            Pacer(
-                PacerConfig(
-                    period_s=spec.period_s,
-                    expected_response_s=self._expected_response_s(spec),
-                    margin_s=spec.margin_s,
-                    max_action_age_s=spec.max_action_age_s,
-                    first_responses=spec.first_responses,
-                )
-            ),
-        )
-        self._handles += 1
-        lay_out(run, self.devices, self.costs, self.scenario.boundary_credits, self._edge)
-        self._runs[spec.stream_id] = run
-        self.traces.append(run.trace)
+        self._doors.open(spec, self.clock.now_s())
         if spec.close_s < math.inf:
             self.at(spec.close_s, lambda: self.close(spec.stream_id))
-        run.poll_s = self.clock.now_s()
-        self._push(run.poll_s, _POLL, run)
 
     def close(self, stream_id: str) -> None:
         """Let nothing more in; the chunks in flight finish."""
-        run = self._runs.pop(stream_id, None)
-        if run is not None:
-            run.closing = True
+        self._doors.close(stream_id)
 
-    def run(self) -> None:
-        """Until `end_s` or until nothing is left to happen."""
+    def stop(self) -> None:
+        """Let nothing more happen: `run` returns after the present event."""
+        self._end_s = -math.inf
+
+    def run(self, end_s: float | None = None) -> None:
+        """Until `end_s` (the scenario's where not given) or until nothing is left to happen. May
+        be called again with a later end.
+        """
+        self._end_s = self.scenario.end_s if end_s is None else end_s
         heap, dirty, advance = self._heap, self._dirty, self.clock.advance_to
-        end_s = self.scenario.end_s
+        finish, enqueue, start = self._finish, self._enqueue, self._start
         pop = heapq.heappop
-        while heap and heap[0][0] <= end_s:
+        last_s = -math.inf
+        while heap and heap[0][0] <= self._end_s:
             now_s, _, kind, what = pop(heap)
-            advance(now_s)
+            if now_s != last_s:
+                advance(now_s)
+                last_s = now_s
             if kind == _DONE:
-                self._finish(what, now_s)
+                finish(what, now_s)
             elif kind == _ARRIVE:
-                self._enqueue(what, what.slot, now_s)
+                enqueue(what, what.slot, now_s)
             elif kind == _CREDIT:
                 what.credits += 1
                 self._touch(what.device)
             elif kind == _POLL:
                 if what.poll_s == now_s:
                     what.poll_s = math.inf
-                    self._poll(what, now_s)
+                    self._doors.poll(what, now_s)
             elif kind == _WAKE:
                 self._touch(what)
             else:
@@ -140,7 +128,7 @@ class Simulator:
                 device = dirty.pop()
                 device.dirty = False
                 if not device.running and device.waiting:
-                    self._start(device, now_s)
+                    start(device, now_s)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -168,23 +156,27 @@ class Simulator:
             self._push(device.stalled_until_s, _WAKE, device)
             return
         scenario = self.scenario
-        decision = decide(
-            ready,
-            self.costs,
-            now_s,
-            max_batch=scenario.max_batch,
-            low_priority_max_batch=self._small,
-            eager=scenario.eager_batching,
-        )
-        if type(decision) is WaitUntil:
-            self._push(decision.time_s, _WAKE, device)
-            return
-        assert type(decision) is RunBatch
-        tasks: Any = decision.tasks
+        tasks: Any = ready
+        if len(ready) > 1:
+            # One task alone runs: nothing is decided (`decide` says so too, and takes longer).
+            decision = decide(
+                ready,
+                self.costs,
+                now_s,
+                max_batch=scenario.max_batch,
+                low_priority_max_batch=self._small,
+                eager=scenario.eager_batching,
+            )
+            if type(decision) is WaitUntil:
+                self._push(decision.time_s, _WAKE, device)
+                return
+            assert type(decision) is RunBatch
+            tasks = decision.tasks
         for task in tasks:
             slot = task.slot
-            slot.fifo.popleft()
-            if not slot.fifo:
+            fifo = slot.fifo
+            fifo.popleft()
+            if not fifo:
                 device.waiting.remove(slot)
             if slot.bounded:
                 slot.credits -= 1
@@ -195,7 +187,8 @@ class Simulator:
                 else:
                     source.credits += 1
                     other = source.device
-                    if not other.dirty:
+                    # A device without work, or at work, is looked at when that changes.
+                    if not other.dirty and other.waiting and not other.running:
                         other.dirty = True
                         self._dirty.append(other)
         first = tasks[0]
@@ -244,10 +237,10 @@ class Simulator:
                 )
             run = slot.run
             following = slot.next
-            if slot.stage == run.spec.graph.exit_index:
-                self._exit(run, task, now_s)
+            if slot.exits:
+                self._doors.exit(run, task, now_s)
             if following is None:
-                self._retire(run, now_s)
+                self._doors.retire(run, now_s)
                 continue
             task.sent_s = now_s
             edge = slot.edge
@@ -279,75 +272,6 @@ class Simulator:
             device.dirty = True
             self._dirty.append(device)
 
-    def _poll(self, run: OpenStream, now_s: float) -> None:
-        if run.closing:
-            return
-        spec, injector = run.spec, run.injector
-        if spec.max_chunks is not None and injector.next_chunk_id >= spec.max_chunks:
-            return
-        injector.offer(now_s, self._newest_capture_s(spec, now_s))
-        while True:
-            step = injector.poll(now_s)
-            if isinstance(step, ReleaseChunk):
-                self._release(run, step, now_s)
-                if spec.max_chunks is not None and step.chunk_id + 1 >= spec.max_chunks:
-                    return
-            elif isinstance(step, SkipRelease):
-                run.trace.skipped(step)
-                if step.reason == "too many chunks in flight":
-                    self._credit_drops += step.count
-            else:
-                run.starved = step.reason == "credit"
-                next_s = step.time_s
-                if step.reason == "observation" and spec.sensor_period_s > 0.0:
-                    next_s = now_s + spec.sensor_period_s
-                if next_s < run.poll_s:
-                    run.poll_s = next_s
-                    self._push(next_s, _POLL, run)
-                return
-
-    def _newest_capture_s(self, spec: SimStream, now_s: float) -> float:
-        """Capture time of the newest observation that has come in by now."""
-        if spec.sensor_period_s <= 0.0:
-            return now_s - spec.sensor_delay_s
-        ticks = math.floor((now_s - spec.sensor_delay_s) / spec.sensor_period_s + 1e-9)
-        return ticks * spec.sensor_period_s
-
-    def _release(self, run: OpenStream, step: ReleaseChunk[float], now_s: float) -> None:
-        slot = run.slots[0]
-        deadline_s = run.pacer.released(
-            step.chunk_id, step.release_s, max(0.0, step.release_s - step.observation_s)
-        )
-        task = Chunk(
-            stream=run.handle,
-            epoch=0,
-            seq=run.seq,
-            stage=0,
-            block=slot.block,
-            step=0,
-            deadline_s=deadline_s,
-            ready_s=now_s,
-            priority=run.spec.priority,
-        )
-        run.seq += 1
-        task.chunk_id = step.chunk_id
-        task.release_s = step.release_s
-        task.sent_s = now_s
-        run.trace.released(
-            ChunkTrace(step.chunk_id, step.release_s, now_s, step.observation_s, deadline_s)
-        )
-        self._enqueue(task, slot, now_s)
-
-    def _exit(self, run: OpenStream, task: Chunk, now_s: float) -> None:
-        delivery = run.pacer.completed(task.chunk_id, now_s)
-        run.pacer.due(math.inf)
-        run.trace.finished(task.chunk_id, now_s, delivery.deliver_s)
-
-    def _retire(self, run: OpenStream, now_s: float) -> None:
-        run.injector.finished()
-        if run.starved:
-            self._poll(run, now_s)
-
     def _stall(self, index: int, seconds: float) -> None:
         device = self.devices[index]
         now_s = self.clock.now_s()
@@ -361,34 +285,8 @@ class Simulator:
         now_s = self.clock.now_s()
         queues = [sum(len(slot.fifo) for slot in device.waiting) for device in self.devices]
         before = self._detector.state.level
-        state = self._detector.observe(now_s, queues, self._credit_drops)
-        self._credit_drops = 0
+        state = self._detector.observe(now_s, queues, self._doors.take_credit_drops())
         self._small = state.low_priority_max_batch
         if state.level != before:
             self.overload.append((now_s, state))
         self.at(now_s + self.scenario.overload_s, self._watch)
-
-    def _expected_response_s(self, spec: SimStream) -> float:
-        if spec.expected_response_s is not None:
-            return spec.expected_response_s
-        if spec.period_s is None:
-            return 0.0
-        total_s = 0.0
-        for stage in range(spec.graph.exit_index + 1):
-            total_s += self.costs.predict_s(spec.block_keys[stage % spec.graph.blocks], 1)
-            if stage and spec.device_of[stage] != spec.device_of[stage - 1]:
-                total_s += self._link(spec.device_of[stage - 1], spec.device_of[stage]).delay_s(
-                    spec.hidden_bytes
-                )
-        return total_s
-
-    def _link(self, source: int, target: int) -> LinkSpec:
-        return self.scenario.pool.link(source, target)
-
-    def _edge(self, source: int, target: int) -> EdgeTrace:
-        edge = self.edges.get((source, target))
-        if edge is None:
-            edge = self.edges[(source, target)] = EdgeTrace(
-                source, target, self._link(source, target)
-            )
-        return edge

@@ -41,10 +41,11 @@ class StreamTrace:
         self.chunks.append(chunk)
         self._open[chunk.chunk_id] = chunk
 
-    def finished(self, chunk_id: int, exit_s: float, deliver_s: float) -> None:
+    def finished(self, chunk_id: int, exit_s: float, deliver_s: float) -> ChunkTrace:
         chunk = self._open.pop(chunk_id)
         chunk.exit_s = exit_s
         chunk.deliver_s = deliver_s
+        return chunk
 
     def skipped(self, step: SkipRelease) -> None:
         self.dropped[step.reason] = self.dropped.get(step.reason, 0) + step.count

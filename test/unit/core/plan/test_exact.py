@@ -50,7 +50,7 @@ def test_what_admission_lets_in_keeps_its_slo_in_the_full_simulation() -> None:
         Scenario(
             pool=admission.pool,
             costs={
-                admission.placement.first_key[name] + block: dict(cost.p50_s)
+                admission.placement.tables.first_key[name] + block: dict(cost.p50_s)
                 for name, profile in models.items()
                 for block, cost in enumerate(profile.block_costs)
             },

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from physis_core.cli import plan as plan_verb
 from physis_core.cli import simulate as simulate_verb
 from physis_core.cli.main import main
 from physis_core.plan.config import read_plan
 from physis_core.plan.fields import Fields
-from physis_core.sim.coarse import PlacedStream, RunCosts, component, keeps_slo
+from physis_core.plan.profile import ModelProfile
+from physis_core.sim.coarse import (
+    PlacedStream,
+    RunCosts,
+    check_scenario,
+    component,
+    keeps_slo,
+)
 from physis_core.sim.config import read_simulation
 from physis_core.sim.run import simulate
+from physis_core.sim.scenario import Scenario
+from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
 
 CONFIG: dict[str, Any] = {
@@ -119,28 +132,92 @@ def test_rates_of_two_meanings_of_one_model_are_refused() -> None:
         read_plan(Fields(changed(streams=[CONFIG["streams"][0], other]), ""), Path())
 
 
+def placed(models: Mapping[str, ModelProfile], count: int, period_s: float) -> list[PlacedStream]:
+    return [
+        PlacedStream(
+            stream_id=f"s{i}",
+            model="world",
+            blocks=models["world"].blocks,
+            device_of=(0,) * models["world"].graph.stages,
+            period_s=period_s,
+        )
+        for i in range(count)
+    ]
+
+
 def test_the_quick_check_tells_light_from_impossible() -> None:
     plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
-    stages = plan.models["world"].graph.stages
-
-    def placed(count: int, period_s: float) -> list[PlacedStream]:
-        return [
-            PlacedStream(
-                stream_id=f"s{i}", model="world", device_of=(0,) * stages, period_s=period_s
-            )
-            for i in range(count)
-        ]
-
     costs = RunCosts(plan.models, 16)
-    assert keeps_slo(placed(2, 1.6), costs, plan.pool).kept
-    verdict = keeps_slo(placed(12, 0.3), costs, plan.pool)
+    assert keeps_slo(placed(plan.models, 2, 1.6), costs, plan.pool).kept
+    verdict = keeps_slo(placed(plan.models, 12, 0.3), costs, plan.pool)
     assert not verdict.kept
     assert verdict.reason
 
 
+def test_the_quick_check_knows_that_clean_chunks_are_serial() -> None:
+    plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
+    clean = {"world": replace(plan.models["world"], kv="clean")}
+    pool = replace(plan.pool, devices=10)
+    blocks = clean["world"].blocks
+    device_of = tuple(s % blocks * 10 // blocks for s in range(clean["world"].graph.stages))
+    alone = replace(placed(clean, 1, 0.2)[0], device_of=device_of)
+    work_s = sum(clean["world"].table().predict_s(s % blocks, 1) for s in range(5 * blocks))
+    # Ten devices have ten times the time that a chunk needs, but one chunk is in work at a time.
+    costs = RunCosts(clean, 16)
+    assert not keeps_slo([replace(alone, period_s=0.5 * work_s)], costs, pool).kept
+    assert keeps_slo([replace(alone, period_s=1.5 * work_s)], costs, pool).kept
+
+
+def judged_at_the_end(scenario: Scenario, after_s: float) -> bool:
+    """The same judgement of the same time without stopping at the first failure."""
+    simulator = Simulator(scenario)
+    simulator.run()
+    for trace in simulator.traces:
+        period_s = trace.spec.period_s
+        assert period_s is not None
+        late = [
+            c
+            for c in trace.chunks
+            if c.release_s >= after_s - period_s
+            and c.deadline_s <= scenario.end_s
+            and not c.exit_s <= c.deadline_s
+        ]
+        done = [c.exit_s - c.release_s for c in trace.chunks if c.exit_s == c.exit_s]
+        half = len(done) // 2
+        grows = len(done) >= 8 and max(done[half:]) > max(done[:half]) + period_s
+        if trace.dropped or late or grows:
+            return False
+    return True
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    periods=st.lists(st.sampled_from([0.4, 0.7, 1.1, 1.6]), min_size=1, max_size=9),
+    places=st.lists(st.integers(0, 2), min_size=9, max_size=9),
+)
+def test_stopping_at_the_first_failure_changes_no_verdict(
+    periods: list[float], places: list[int]
+) -> None:
+    plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
+    pool = replace(plan.pool, devices=3)
+    streams = [
+        replace(
+            placed(plan.models, 1, period_s)[0],
+            stream_id=f"s{i}",
+            device_of=(places[i],) * plan.models["world"].graph.stages,
+        )
+        for i, period_s in enumerate(periods)
+    ]
+    costs = RunCosts(plan.models, 16)
+    scenario, after_s = check_scenario(streams, costs, pool)
+    verdict = keeps_slo(streams, costs, pool)
+    assert verdict.kept == judged_at_the_end(scenario, after_s)
+    assert not verdict.kept or verdict.chunks >= len(streams)
+
+
 def test_components_are_streams_that_share_devices() -> None:
     def on(name: str, *devices: int) -> PlacedStream:
-        return PlacedStream(stream_id=name, model="m", device_of=devices, period_s=1.0)
+        return PlacedStream(stream_id=name, model="m", blocks=2, device_of=devices, period_s=1.0)
 
     streams = [on("a", 0, 1), on("b", 1, 2), on("c", 3, 3), on("d", 2, 4)]
     assert {s.stream_id for s in component(streams, "a")} == {"a", "b", "d"}
