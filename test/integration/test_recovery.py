@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -15,8 +16,10 @@ import torch
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
 from physis_core.plan.partition import make_partition
+from physis_core.runtime.control import Message
 from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.runtime.engine import Engine
+from physis_core.runtime.process_cluster import ProcessCluster
 from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp, Refused
 
@@ -37,11 +40,11 @@ def observation(state=STATE):
 class Running:
     """An engine with what it delivered and told."""
 
-    def __init__(self, deployment):
+    def __init__(self, deployment, **options):
         self.chunks = []
         self.events = []
         self.news = threading.Condition()
-        self.engine = Engine(deployment, on_chunk=self._chunk, on_event=self._event)
+        self.engine = Engine(deployment, on_chunk=self._chunk, on_event=self._event, **options)
 
     def __enter__(self):
         self.engine.start(PATIENCE_S)
@@ -116,10 +119,14 @@ def reference_after(ref, chunks):
 
 
 @pytest.mark.parametrize(
-    ("kv", "partition", "sink"),
-    [("noisy", "stage", 1), ("noisy", "block", 0), ("clean", "block", 0)],
+    ("kv", "partition", "sink", "lost"),
+    [
+        ("noisy", "stage", 1, 0),
+        ("noisy", "block", 0, 1),
+        ("clean", "block", 0, 0),
+        ("clean", "block", 0, 1),
+    ],
 )
-@pytest.mark.parametrize("lost", [0, 1])
 def test_after_a_snapshot_the_stream_is_the_reference_from_the_same_boundary(
     kv, partition, sink, lost
 ):
@@ -241,6 +248,86 @@ def test_the_same_stream_survives_loss_after_loss_of_any_worker():
     else:
         second.restore(known.snapshot())
     assert_equal(run.of("a", 2), second)
+
+
+def test_an_edge_that_breaks_alone_is_made_anew_at_both_ends():
+    ref = ModelRef(kind="synthetic", config=CONFIG)
+    deployment = simple_deployment(
+        ref, partition="block", devices=2, workers=2, recovery="snapshot", snapshot_every=2
+    )
+    tell = []
+
+    def make(deployment, on_message):
+        tell.append(on_message)
+        return ProcessCluster(deployment, on_message)
+
+    with Running(deployment, make=make) as run:
+        run.open("a", seed=5)
+        run.until_chunks("a", 0, 10)
+        pids = run.engine.worker_pids()
+        for worker in (1, 0):
+            # Both ends tell; the second one is no news.
+            fields = {"edge": [0, 1], "generation": 0, "reason": "cut"}
+            tell[0](worker, Message("edge_lost", fields))
+        after = run.until_chunks("a", 1, 10)
+        (record,) = run.engine.recoveries()
+        assert run.engine.worker_pids() == pids
+        assert len(run.told("edge_lost")) == 1
+        # The edge of the second making is as good as the first one.
+        run.kill(1)
+        run.until_chunks("a", 2, 10)
+        assert run.engine.close_stream("a", drain=True)
+        run.until_quiet()
+    known, _ = reference_after(ref, record.from_chunk[1] + 1)
+    reference = ReferenceStream(load(ref), seed=5, epoch=1)
+    reference.restore(known.snapshot())
+    assert_equal(after[:10], reference)
+
+
+@pytest.mark.parametrize("recovery", ["snapshot", "rebuild"])
+def test_losses_at_any_time_end_in_streams_that_go_on(recovery):
+    """A soak: kills of random workers after random waits, also in the middle of a way back."""
+    ref = ModelRef(kind="synthetic", config={**CONFIG, "sink_chunks": 1})
+    graph = load_spec(ref).graph
+    deployment = Deployment(
+        model=ref,
+        devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in (0, 1, 2)),
+        routes=tuple(
+            Route(partition=make_partition("block", graph, 2), device_of_rank=devices)
+            for devices in ((0, 1), (1, 2), (2, 0))
+        ),
+        workers=3,
+        max_batch=2,
+        recovery=recovery,
+        snapshot_every=2,
+        respawns=100,
+    )
+    rng = random.Random(7)
+    with Running(deployment) as run:
+        names = ["a", "b", "c"]
+        for route, name in enumerate(names):
+            run.open(name, route=route)
+        for name in names:
+            run.until_chunks(name, 0, 5)
+        for _ in range(6):
+            run.kill(rng.randrange(3))
+            waiting = threading.Condition()
+            with waiting:
+                waiting.wait(rng.uniform(0.0, 6.0))
+        for name in names:
+            count = len([c for c in run.chunks if c.stream_id == name])
+            run.until(lambda n=name, k=count: len([c for c in run.chunks if c.stream_id == n]) > k)
+        run.until(lambda: run.engine.status().workers_alive == (0, 1, 2))
+        for name in names:
+            epoch = {f.stream_id: f.epoch for f in run.engine.status().streams}[name]
+            run.until_chunks(name, epoch, 20)
+        for name in names:
+            assert run.engine.close_stream(name, drain=True)
+        run.until_quiet()
+    assert not run.told("stream_failed")
+    for name in names:
+        own = [(c.epoch, c.chunk_id) for c in run.chunks if c.stream_id == name]
+        assert own == sorted(set(own))
 
 
 def test_in_lockstep_the_lost_chunk_is_made_again_without_a_new_observation():
