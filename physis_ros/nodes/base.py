@@ -8,50 +8,41 @@ unconfigured, says why on /diagnostics, and may be configured again.
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
-import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.clock import Clock, ClockType, JumpThreshold
-from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.publisher import Publisher
-from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
 from physis_core.types import UserError
-from physis_ros.clock_jump import ClockJumpWatch
-from physis_ros.domain import domain_from
-from physis_ros.image_memory import keep_image_memory
+from physis_ros.clock_jump import ClockJump
 from physis_ros.interfaces import DIAGNOSTICS, Topic, qos_mismatch
+from physis_ros.nodes.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
+from physis_ros.nodes.node_clock import NodeClock
+from physis_ros.nodes.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
 from physis_ros.params import NodeParameters, param
 
-EXIT_OK = 0
-EXIT_FAULT = 1
-EXIT_USER = 2
+__all__ = [
+    "ERROR",
+    "EXIT_FAULT",
+    "EXIT_OK",
+    "EXIT_USER",
+    "OK",
+    "STALE",
+    "WARN",
+    "BaseParameters",
+    "Diagnosis",
+    "PhysisNode",
+    "main",
+]
 
 _DIAGNOSTICS_PERIOD_S = 1.0
-_CLOCK_LOOK_PERIOD_S = 0.1
-_CLOCK_PAIR_READS = 5
-_CLOCK_PAIR_S = 2e-4
-_STOP_LOOK_PERIOD_S = 0.05
-
-OK = DiagnosticStatus.OK
-WARN = DiagnosticStatus.WARN
-ERROR = DiagnosticStatus.ERROR
-STALE = DiagnosticStatus.STALE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +57,6 @@ class BaseParameters:
         minimum=0.01,
         maximum=3600.0,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """One status on /diagnostics. `level` is OK, WARN, ERROR or STALE."""
-
-    part: str
-    level: bytes
-    message: str
-    values: Mapping[str, object] = field(default_factory=dict)
 
 
 P = TypeVar("P", bound=BaseParameters)
@@ -94,28 +75,16 @@ class PhysisNode(LifecycleNode, Generic[P]):
         self._exit_code = EXIT_OK
         self._fault = ""
         self._qos_faults: dict[str, str] = {}
-        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.parameters: NodeParameters[P] = NodeParameters(
             self, parameters, validate=self.validate_parameters, on_change=self.on_parameters
         )
-        use_sim_time = bool(self.get_parameter("use_sim_time").value)
-        self._clock_watch = ClockJumpWatch(
-            threshold_s=self.params.clock_jump_s, simulated=use_sim_time
-        )
-        # The clock calls back at once when /clock steps; looking ten times a second finds the rest.
-        self._jump_handle = self.get_clock().create_jump_callback(
-            JumpThreshold(
-                min_forward=Duration(seconds=self.params.clock_jump_s),
-                min_backward=Duration(nanoseconds=-1),
-                on_clock_change=True,
-            ),
-            post_callback=lambda _jump: self._look_at_clock(),
+        self._clocks = NodeClock(
+            self, jump_s=self.params.clock_jump_s, on_jump=self._tell_clock_jump
         )
         self._diagnostics = self.create_publisher(
             DIAGNOSTICS.type, DIAGNOSTICS.name, DIAGNOSTICS.qos
         )
         self.steady_timer(_DIAGNOSTICS_PERIOD_S, self.publish_diagnostics)
-        self.steady_timer(_CLOCK_LOOK_PERIOD_S, self._look_at_clock)
 
     # What a node may override ------------------------------------------------------------------
 
@@ -160,28 +129,18 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def now_ns(self) -> int:
         """ROS time (simulated where use_sim_time) in nanoseconds."""
-        return int(self.get_clock().now().nanoseconds)
+        return self._clocks.now_ns()
 
-    @staticmethod
-    def steady_s() -> float:
-        return time.monotonic()
+    def steady_s(self) -> float:
+        return self._clocks.steady_s()
 
     def both_clocks(self) -> tuple[float, int]:
-        """Steady seconds and ROS nanoseconds of one moment.
-
-        Read again where the thread was interrupted between the two: the difference would displace
-        whatever is carried from one clock to the other.
-        """
-        for _ in range(_CLOCK_PAIR_READS):
-            before_s, ros_ns = self.steady_s(), self.now_ns()
-            after_s = self.steady_s()
-            if after_s - before_s < _CLOCK_PAIR_S:
-                break
-        return 0.5 * (before_s + after_s), ros_ns
+        """Steady seconds and ROS nanoseconds of one moment."""
+        return self._clocks.both()
 
     def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
-        return self.create_timer(period_s, callback, clock=self._steady)
+        return self._clocks.steady_timer(period_s, callback)
 
     def subscribe(
         self,
@@ -220,6 +179,15 @@ class PhysisNode(LifecycleNode, Generic[P]):
             self.get_logger().fatal(reason)
         self._exit_code = max(self._exit_code, code)
         self._stop.set()
+
+    @property
+    def exit_code(self) -> int:
+        """What `request_exit` asked for."""
+        return self._exit_code
+
+    def end_by(self, stop: threading.Event) -> None:
+        """The process ends when `stop` is set, by a signal or by this node."""
+        self._stop = stop
 
     # Life cycle --------------------------------------------------------------------------------
 
@@ -289,6 +257,11 @@ class PhysisNode(LifecycleNode, Generic[P]):
                 return EXIT_FAULT
         return EXIT_OK
 
+    def shut_down(self) -> None:
+        """Leave the life cycle, whatever state it is in."""
+        if self._state_machine.current_state[1] in ("unconfigured", "inactive", "active"):
+            self.trigger_shutdown()
+
     # Own work ----------------------------------------------------------------------------------
 
     def publish_diagnostics(self) -> None:
@@ -302,106 +275,21 @@ class PhysisNode(LifecycleNode, Generic[P]):
             Diagnosis(part="node", level=own_level, message=own_message, values={"state": state})
         ]
         found.extend(self.diagnose())
-        message = DiagnosticArray()
-        message.header.stamp = self.get_clock().now().to_msg()
-        for diagnosis in found:
-            message.status.append(
-                DiagnosticStatus(
-                    level=diagnosis.level,
-                    name=f"{self.get_fully_qualified_name()}: {diagnosis.part}",
-                    message=diagnosis.message,
-                    hardware_id=self.get_namespace().strip("/"),
-                    values=[
-                        KeyValue(key=key, value=str(value))
-                        for key, value in diagnosis.values.items()
-                    ],
-                )
+        self._diagnostics.publish(
+            diagnostic_array(
+                found,
+                node=self.get_fully_qualified_name(),
+                namespace=self.get_namespace(),
+                stamp=self.get_clock().now().to_msg(),
             )
-        self._diagnostics.publish(message)
+        )
 
-    def _look_at_clock(self) -> None:
-        jump = self._clock_watch.look(ros_ns=self.now_ns(), steady_s=self.steady_s())
-        if jump is not None:
-            self.get_logger().warning(f"ROS time jumped by {jump.delta_s:+.3f} s")
-            self.on_clock_jump(jump.delta_s)
+    def _tell_clock_jump(self, jump: ClockJump) -> None:
+        self.get_logger().warning(f"ROS time jumped by {jump.delta_s:+.3f} s")
+        self.on_clock_jump(jump.delta_s)
 
     def _report_qos(self, topic: str, we: str, event: Any) -> None:
         line = qos_mismatch(int(event.last_policy_kind), topic=topic, we=we)
         if self._qos_faults.get(topic) != line:
             self.get_logger().warning(line)
         self._qos_faults[topic] = line
-
-
-def main(node_class: Callable[[], PhysisNode[Any]], argv: Sequence[str] | None = None) -> int:
-    """Run one node until a signal or a fault. Returns the exit code.
-
-    0: stopped by SIGINT or SIGTERM. 1: a fault of ours. 2: bad input, one line on standard error.
-    """
-    arguments = list(sys.argv if argv is None else argv)
-    program = os.path.basename(arguments[0]) if arguments else "node"
-    keep_image_memory()
-    stop = threading.Event()
-    # Handlers go in first, so that a stop during start-up is not lost.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    # Kept since the first line of this process (physis_ros/nodes/__init__.py).
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:
-        # Fast DDS ends the process without a word of ours where the id is too high.
-        domain_from(os.environ)
-        rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
-        node = node_class()
-    except UserError as error:
-        return _refuse(program, str(error))
-    except RuntimeError as error:  # what rcl raises for bad arguments, files, domains
-        return _refuse(program, str(error))
-    node._stop = stop
-    code = EXIT_FAULT
-    try:
-        code = _spin(node, stop)
-    finally:
-        if node._state_machine.current_state[1] in ("unconfigured", "inactive", "active"):
-            node.trigger_shutdown()
-        node.destroy_node()
-        rclpy.try_shutdown()
-        # All is closed; an impatient second signal must not spoil the exit code of what is left.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-    return code
-
-
-def _spin(node: PhysisNode[Any], stop: threading.Event) -> int:
-    code = node.autostart()
-    if code != EXIT_OK:
-        return code
-    # What start-up made stays; a collector that walks through it would hold up some callback.
-    gc.collect()
-    gc.freeze()
-    executor = _new_executor()
-    executor.add_node(node)
-    try:
-        # spin() of the EventsExecutor neither fires timers nor lets signal handlers run.
-        while not stop.is_set():
-            executor.spin_once(timeout_sec=_STOP_LOOK_PERIOD_S)
-    except ExternalShutdownException:
-        node.get_logger().info("the ROS context was shut down")
-    except Exception:  # noqa: BLE001  reported whole, and the process ends
-        node.get_logger().fatal(f"a callback failed\n{traceback.format_exc()}")
-        return EXIT_FAULT
-    finally:
-        executor.remove_node(node)
-    return node._exit_code
-
-
-def _new_executor() -> Any:
-    try:
-        from rclpy.experimental import EventsExecutor
-    except ImportError:  # before Kilted
-        return SingleThreadedExecutor()
-    return EventsExecutor()
-
-
-def _refuse(program: str, reason: str) -> int:
-    print(f"{program}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
-    rclpy.try_shutdown()
-    return EXIT_USER

@@ -1,0 +1,46 @@
+"""What a node says of itself on /diagnostics: statuses as plain data, and the message of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+OK = DiagnosticStatus.OK
+WARN = DiagnosticStatus.WARN
+ERROR = DiagnosticStatus.ERROR
+STALE = DiagnosticStatus.STALE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One status on /diagnostics. `level` is OK, WARN, ERROR or STALE."""
+
+    part: str
+    level: bytes
+    message: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+def diagnostic_array(
+    found: Sequence[Diagnosis], *, node: str, namespace: str, stamp: Any
+) -> DiagnosticArray:
+    """`node`: its full name, which each status begins with; `namespace`: the robot's, as the
+    hardware."""
+    message = DiagnosticArray()
+    message.header.stamp = stamp
+    for diagnosis in found:
+        message.status.append(
+            DiagnosticStatus(
+                level=diagnosis.level,
+                name=f"{node}: {diagnosis.part}",
+                message=diagnosis.message,
+                hardware_id=namespace.strip("/"),
+                values=[
+                    KeyValue(key=key, value=str(value)) for key, value in diagnosis.values.items()
+                ],
+            )
+        )
+    return message
