@@ -149,19 +149,28 @@ class ExpertPolicy:
         return np.stack(out)
 
 
-def run(policy: Policy, tasks: Sequence[Task], config: ClosedLoopConfig) -> Array:
-    """Distances [episodes, ticks] m of the end effector from its goal, one per servo tick."""
+def run(
+    policy: Policy,
+    tasks: Sequence[Task],
+    config: ClosedLoopConfig,
+    starts: Array | None = None,
+) -> Array:
+    """Distances [episodes, ticks] m of the end effector from its goal, one per servo tick.
+
+    Args:
+        starts: where each arm begins, [episodes, 6] rad; the home pose where not given.
+    """
     model = build_model()
     plants = [Plant(model) for _ in tasks]
-    for plant, task in zip(plants, tasks, strict=True):
-        plant.reset(np.array(HOME_RAD))
+    command = np.tile(np.array(HOME_RAD), (len(tasks), 1)) if starts is None else starts.copy()
+    for plant, task, start in zip(plants, tasks, command, strict=True):
+        plant.reset(start)
         plant.place_target(task.target(0.0))
     substeps = round(SERVO_STEP_S / plants[0].step_s)
     ticks = round(config.duration_s / SERVO_STEP_S)
     every = round(config.period_s / SERVO_STEP_S)
     played: list[list[Chunk]] = [[] for _ in tasks]
     coming: list[list[Chunk]] = [[] for _ in tasks]
-    command = np.tile(np.array(HOME_RAD), (len(tasks), 1))
     errors = np.empty((len(tasks), ticks))
     for tick in range(ticks):
         now_s = tick * SERVO_STEP_S

@@ -1,6 +1,6 @@
 """Train physis-tiny on episodes of the scripted expert.
 
-    python -m physis_core.learn.train --data runs/follow --episodes 90 \\
+    python -m physis_core.learn.train --data runs/follow --episodes 160 \\
         --out checkpoints/physis_tiny_follow.safetensors
 
 records the episodes that are missing in the folder, and trains the checkpoint of the repository.
@@ -40,7 +40,7 @@ from physis_core.types import UserError
 class TrainConfig:
     """AdamW with a linear warm-up and a cosine to zero; the checkpoint holds the moving average."""
 
-    steps: int = 2600
+    steps: int = 5000
     rows: int = 8
     seed: int = 1
     learning_rate: float = 1.5e-3
