@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,20 @@ DEVICE = DeviceModel(
     achieved_bandwidth=0.7,
     overhead_s=0.9e-3,
 )
+# Three models and the periods in seconds that their streams ask for, such that so many streams do
+# stand on so many devices at a time, and some are refused.
+DECISIONS: Mapping[tuple[int, int], Mapping[str, tuple[float, float]]] = {
+    (24, 40): {
+        "wan2.2-5b": (1.0, 1.6),
+        "wan2.1-1.3b": (0.8, 1.6),
+        "ltx-2.5-22b": (1.6, 3.2),
+    },
+    (200, 200): {
+        "wan2.2-5b": (1.0, 1.6),
+        "wan2.1-1.3b": (0.8, 1.6),
+        "minimax-h3-33b": (1.6, 3.2),
+    },
+}
 FAST = LinkSpec(latency_s=20e-6, bandwidth_bytes_s=200e9)
 SLOW = LinkSpec(latency_s=50e-6, bandwidth_bytes_s=40e9)
 
@@ -54,8 +69,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         task = progress.add_task("placement", total=total)
         if not args.skip_optimum:
             figures.update(_against_optimum(args, lambda: progress.advance(task)))
-        for devices, streams, aim_ms in ((24, 40, 50.0), (200, 200, 1000.0)):
-            decisions, refusals, admitted = decision_times_s(devices, streams, args.seed)
+        for (devices, streams), aim_ms in zip(DECISIONS, (50.0, 1000.0), strict=True):
+            decisions, refusals, most = decision_times_s(devices, streams, args.seed)
             progress.advance(task)
             every = np.array(decisions + refusals)
             figures[f"placement.decision_ms_p99_{devices}"] = Figure(
@@ -64,7 +79,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             figures[f"placement.decision_ms_p50_{devices}"] = Figure(
                 value=float(np.median(every)) * 1e3, unit="ms"
             )
-            figures[f"placement.admitted_{devices}"] = Figure(value=admitted, unit="streams")
+            figures[f"placement.most_admitted_{devices}"] = Figure(value=most, unit="streams")
+            figures[f"placement.refused_{devices}"] = Figure(
+                value=len(refusals) / len(every), unit="share"
+            )
         rate, seconds = simulation_rate()
         progress.advance(task)
     figures["simulate.tasks_per_s"] = Figure(
@@ -180,36 +198,36 @@ def pool_of(devices: int) -> Pool:
 
 
 def decision_times_s(devices: int, streams: int, seed: int) -> tuple[list[float], list[float], int]:
-    """CPU seconds of each admission and each refusal while `streams` of three models come and
-    go.
+    """CPU seconds of each admission and each refusal while streams come and go, and the most that
+    stood at a time. Once `streams` stand, each one that comes takes the place of another.
     """
     random = np.random.default_rng([seed, 13])
-    kinds = {
-        "wan2.2-5b": (1.0, 1.6),
-        "wan2.1-1.3b": (0.8, 1.6),
-        "minimax-h3-33b": (1.6, 3.2),
-    }
+    kinds = DECISIONS[devices, streams]
     models = {name: analytic_profile(BACKBONES[name], DEVICE) for name in kinds}
     admission = Admission(pool_of(devices), models)
     names = sorted(models)
     admitted_s: list[float] = []
     refused_s: list[float] = []
-    for i in range(2 * streams):
+    most = 0
+
+    def leave() -> None:
+        admitted = list(admission.admitted)
+        admission.leave(admitted[int(random.integers(len(admitted)))])
+
+    for i in range(3 * streams):
         name = names[int(random.integers(len(names)))]
-        period_s = float(random.choice(kinds[name]))
-        slo = Slo.of_period("latents", 1.0, period_s)
+        slo = Slo.of_period("latents", 1.0, float(random.choice(kinds[name])))
         request = StreamRequest(stream_id=f"s{i}", model=name, slo=slo)
         if len(admission.admitted) >= streams:
-            gone = list(admission.admitted)[int(random.integers(len(admission.admitted)))]
-            admission.leave(gone)
+            leave()
         start_s = time.process_time()
         outcome = admission.request(request)
         own = refused_s if isinstance(outcome, Refused) else admitted_s
         own.append(time.process_time() - start_s)
+        most = max(most, len(admission.admitted))
         if isinstance(outcome, Refused) and len(admission.admitted) > 4:
-            gone = list(admission.admitted)[int(random.integers(len(admission.admitted)))]
-            admission.leave(gone)
-    return admitted_s, refused_s, len(admission.admitted)
+            leave()
+    return admitted_s, refused_s, most
 
 
 def simulation_rate() -> tuple[float, float]:

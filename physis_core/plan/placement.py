@@ -22,7 +22,7 @@ __all__ = ["Fit", "Placement", "RankDemand", "Shortage"]
 class _Search:
     """Budget of one search, and the deepest point at which it failed.
 
-    `known`: what each device would hold, and the candidates, by the devices of the ranks before;
+    `known`: what devices would hold and which of them to try, by the devices of the ranks before;
     every round of the search passes the same points again.
     """
 
@@ -112,12 +112,13 @@ class Placement(PoolState):
         demand = demands[rank]
         known = search.known.get(chosen)
         if known is None:
-            after = self.after(demand, chosen)
+            after = self.after(demand, chosen, fitting=True)
             known = search.known[chosen] = (after, list(self._candidates(after, chosen)))
         after, candidates = known
-        for deviation, device in enumerate(candidates[: allowed + 1]):
+        for deviation, place in enumerate(candidates[: allowed + 1]):
+            device = int(after.devices[place])
             newcomer = device not in chosen
-            undo = self._lay(demand, device, after, newcomer)
+            undo = self._lay(demand, device, after, place, newcomer)
             try:
                 found = self._extend(demands, (*chosen, device), allowed - deviation, search)
             finally:
@@ -126,14 +127,19 @@ class Placement(PoolState):
                 return found
         return None
 
-    def _lay(self, demand: RankDemand, device: int, after: After, newcomer: bool) -> list[float]:
-        """Put a rank down for the time of a search. `_lift` with the result takes it up again."""
+    def _lay(
+        self, demand: RankDemand, device: int, after: After, place: int, newcomer: bool
+    ) -> list[float]:
+        """Put a rank down for the time of a search. `_lift` with the result takes it up again.
+
+        `place`: where `after` has the device.
+        """
         undo = [float(values[device]) for values in self._sums()]
         self._count[device, demand.keys] += demand.tasks
         self._rate[device, demand.keys] += demand.tasks * demand.rate_hz
         self._bytes[device] += demand.bytes
         for mine, theirs in zip(self._sums(), after.sums()):
-            mine[device] = theirs[device]
+            mine[device] = theirs[place]
         self.streams[device] += newcomer
         return undo
 
@@ -153,13 +159,18 @@ class Placement(PoolState):
         return self._memory_now, self._load_now, self._mean, self._square, self._weights
 
     def _candidates(self, after: After, chosen: tuple[int, ...]) -> Iterator[int]:
-        """Devices that can take this rank, best first; of several alike only one per host."""
-        memory, load = after.memory, after.load
+        """Places in `after` of devices that can take this rank, best first; of several alike only
+        one per host.
+        """
+        memory, load, devices = after.memory, after.load, after.devices
         limit = self.pool.memory_bytes
         fits = (memory <= limit * (1 + EPS)) & (load <= (1.0 - self.margin) * (1 + EPS))
-        if not fits.any():
+        fitting = np.flatnonzero(fits)
+        if len(fitting) < 2:
+            yield from fitting.tolist()
             return
-        now_memory, now_load = self.memory_used(), self.load()
+        now_memory, now_load = self.memory_used()[devices], self.load()[devices]
+        hosts = self.hosts[devices]
         grown = (memory - now_memory) / limit + (load - now_load)
         room = (limit - now_memory) / limit + (1.0 - now_load)
         # The fuller device, and the one on which this rank costs least (weights there, batches
@@ -168,25 +179,24 @@ class Placement(PoolState):
         best = self.fit == "best"
         score = room + 2.0 * grown if best else 2.0 * grown - 0.02 * room
         if chosen:
-            near = self.hosts == self.hosts[chosen[-1]]
+            near = hosts == self.hosts[chosen[-1]]
             score = score + np.where(near, 0.0, 0.5 if best else 0.01)
             if best:
-                score = score - np.where(np.arange(len(score)) == chosen[-1], 0.02, 0.0)
-        order = np.argsort(score, kind="stable")
+                score = score - np.where(devices == chosen[-1], 0.02, 0.0)
         seen: set[tuple[float, float, int]] = set()
-        for device in order:
-            if not fits[device]:
-                continue
-            like = (float(score[device]), float(room[device]), int(self.hosts[device]))
-            if like in seen and int(device) not in chosen:
+        for place in fitting[np.argsort(score[fitting], kind="stable")].tolist():
+            like = (float(score[place]), float(room[place]), int(hosts[place]))
+            if like in seen and int(devices[place]) not in chosen:
                 continue
             seen.add(like)
-            yield int(device)
+            yield place
 
     def _shortage(self, demands: Sequence[RankDemand], search: _Search) -> Shortage:
         """What keeps the rank at which the search got stuck from the device that misses least."""
         rank = max(0, search.deepest)
-        after, _ = search.known[search.placed]
+        self._change(demands[:rank], search.placed, 1)
+        after = self.after(demands[rank], search.placed)
+        self._change(demands[:rank], search.placed, -1)
         limit, memory, load = self.pool.memory_bytes, after.memory, after.load
         over_memory = np.maximum(0.0, memory / limit - 1.0)
         over_time = np.maximum(0.0, load / (1.0 - self.margin) - 1.0)

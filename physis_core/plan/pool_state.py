@@ -38,8 +38,12 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After:
-    """Every device as it would be with one more rank: memory, load, and what these are made of."""
+    """These devices as they would be with one more rank: memory, load, and what they are made of.
 
+    All arrays are in the order of `devices`.
+    """
+
+    devices: Ints
     memory: Floats
     load: Floats
     mean: Floats
@@ -183,35 +187,51 @@ class PoolState:
         return self._load_now
 
     def _memory(self, used: Floats, streams: Ints) -> Floats:
-        return np.asarray(used + np.where(streams > 1, self.shared_bytes, 0.0), dtype=np.float64)
+        if not self.shared_bytes:
+            return used
+        return used + np.where(streams > 1, self.shared_bytes, 0.0)
 
     def _load(self, mean: Floats, square: Floats, streams: Ints) -> Floats:
-        stretch = np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
-        return np.asarray((mean + np.sqrt(square)) * stretch, dtype=np.float64)
+        load: Floats = mean + np.sqrt(square)
+        if not self.shared_overhead:
+            return load
+        return load * np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
 
-    def after(self, demand: RankDemand, present: Sequence[int] = ()) -> After:
+    def after(
+        self, demand: RankDemand, present: Sequence[int] = (), *, fitting: bool = False
+    ) -> After:
         """What every device would hold if this rank of a new stream were put there.
 
-        `present`: devices that have other ranks of the stream already.
+        `present`: devices that have other ranks of the stream already. `fitting`: leave out devices
+        without the memory.
         """
         keys, tasks = demand.keys, demand.tasks
-        count, rate = self._count[:, keys], self._rate[:, keys]
-        more, faster = count + tasks, rate + tasks * demand.rate_hz
-        # Row-major places in the tables: `take` is much faster than two indices.
-        rows = keys * (TABLE + 1)
-        new = np.minimum(more, TABLE) + rows
-        old = np.minimum(count, TABLE) + rows
-        average, excess = self.tables.average.take, self.tables.excess.take
-        mean = self._mean + (faster * average(new) - rate * average(old)).sum(axis=1)
-        square = self._square + ((faster * excess(new)) ** 2 - (rate * excess(old)) ** 2).sum(
-            axis=1
-        )
-        square = np.maximum(square, 0.0)
-        weights = self._weights + (count == 0) @ self.tables.weight[keys]
         streams = self.streams + 1
         streams[list(set(present))] -= 1
+        count = self._count.take(keys, axis=1)
+        weights = self._weights + (count == 0) @ self.tables.weight[keys]
+        memory = self._memory(self._bytes + demand.bytes + weights, streams)
+        rate, mean, square = self._rate, self._mean, self._square
+        if fitting:
+            devices = np.flatnonzero(memory <= self.pool.memory_bytes * (1 + EPS))
+            memory, weights, streams = memory[devices], weights[devices], streams[devices]
+            count, rate = count[devices], rate[devices]
+            mean, square = mean[devices], square[devices]
+        else:
+            devices = np.arange(len(memory))
+        rate = rate.take(keys, axis=1)
+        faster = rate + tasks * demand.rate_hz
+        # Row-major places in the tables: `take` is much faster than two indices.
+        rows = keys * (TABLE + 1)
+        new = np.minimum(count + tasks, TABLE) + rows
+        old = np.minimum(count, TABLE) + rows
+        average, excess = self.tables.average.take, self.tables.excess.take
+        mean = mean + (faster * average(new) - rate * average(old)).sum(axis=1)
+        more, less = faster * excess(new), rate * excess(old)
+        square = np.maximum(square + (more * more - less * less).sum(axis=1), 0.0)
         return After(
-            memory=self._memory(self._bytes + demand.bytes + weights, streams),
+            devices=devices,
+            memory=memory,
             load=self._load(mean, square, streams),
             mean=mean,
             square=square,
