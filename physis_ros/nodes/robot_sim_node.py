@@ -1,5 +1,4 @@
-"""The simulated robot as ROS sees one: camera, joint states, a trajectory controller, and the
-truth.
+"""The simulated robot as ROS sees one: camera, joint states, a trajectory controller, the truth.
 
 Inputs: `joint_trajectory_controller/joint_trajectory`. Outputs: `joint_states` at every controller
 tick, `camera/front/image_raw` and `camera_info`, and for the judge `sim/target` and
@@ -13,7 +12,6 @@ callbacks run on the executor and only put trajectories into a queue.
 
 from __future__ import annotations
 
-import array
 import math
 import os
 import sys
@@ -24,17 +22,23 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
-from geometry_msgs.msg import PoseStamped
-from sensor_msgs.msg import CameraInfo, Image, JointState
+from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.limits import JOINT_NAMES
 from physis_core.arm.scene import CAMERA_NAME, build_model
-from physis_core.arm.tasks import TASKS, make_task
+from physis_core.arm.tasks import make_task
 from physis_core.arm.urdf import urdf_text
 from physis_core.types import Array
+from physis_ros.conversions.simulated import (
+    camera_info_message,
+    image_message,
+    pose_message,
+    put_stamp,
+    told_trajectory,
+)
+from physis_ros.conversions.trajectories import nanoseconds
 from physis_ros.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
@@ -45,59 +49,14 @@ from physis_ros.interfaces import (
     camera_info,
     camera_raw,
 )
-from physis_ros.nodes.base import EXIT_FAULT, OK, WARN, BaseParameters, Diagnosis, PhysisNode, main
-from physis_ros.params import param
+from physis_ros.nodes.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.nodes.robot_sim_parameters import RobotSimParameters
 from physis_ros.realtime import ask_realtime, leave_realtime
 from physis_ros.simulated_robot import SimulatedRobot, Tick
-from physis_ros.trajectory_controller import ControllerConfig, Trajectory, TrajectoryPoint
+from physis_ros.trajectory_controller import ControllerConfig
 
 _MAX_LAG_S = 0.5
 """Behind by more than this the simulation skips instead of racing after the clock."""
-
-CAMERA_FAULTS = ("none", "loss", "freeze", "freeze_restamped")
-JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobotSimParameters(BaseParameters):
-    task: str = param("follow", description="What the ball does", choices=TASKS)
-    task_seed: int = param(1, description="Seed of the ball's path", minimum=0)
-    task_waits: bool = param(
-        True, description="The ball stands still until the first trajectory is taken"
-    )
-    width: int = param(128, description="Camera width", unit="pixel", minimum=8, maximum=1280)
-    height: int = param(128, description="Camera height", unit="pixel", minimum=8, maximum=960)
-    camera_hz: float = param(30.0, description="Camera rate", unit="Hz", minimum=0.1, maximum=120.0)
-    controller_hz: float = param(
-        125.0,
-        description="Rate of the controller and of joint_states; 500 over a whole number",
-        unit="Hz",
-        minimum=50.0,
-        maximum=500.0,
-    )
-    interpolate_from_desired_state: bool = param(
-        True, description="As the controller YAML that goes with us sets it"
-    )
-    cmd_timeout_s: float = param(
-        0.5,
-        description="After the last point, hold the measured position; 0: never",
-        unit="s",
-        minimum=0.0,
-        maximum=60.0,
-    )
-    realtime_priority: int = param(
-        40,
-        description="SCHED_FIFO priority asked for, as a real controller has; 0: none",
-        minimum=0,
-        maximum=98,
-    )
-    record_path: str = param("", description="Directory for arm.rows; empty: no record")
-    camera_fault: str = param(
-        "none", description="A camera fault to play", choices=CAMERA_FAULTS, runtime=True
-    )
-    joint_states_fault: str = param(
-        "none", description="A joint_states fault to play", choices=JOINT_FAULTS, runtime=True
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,25 +175,9 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         if self._robot is None:
             return
         arrival_s, arrival_ns = self.both_clocks()
-        stamp_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
+        stamp_ns = nanoseconds(message.header.stamp)
         start_s = None if stamp_ns == 0 else arrival_s + (stamp_ns - arrival_ns) / 1e9
-        self._robot.offer(
-            Trajectory(
-                joint_names=tuple(message.joint_names),
-                start_s=start_s,
-                points=tuple(
-                    TrajectoryPoint(
-                        time_from_start_s=p.time_from_start.sec + p.time_from_start.nanosec / 1e9,
-                        positions=tuple(p.positions),
-                        velocities=tuple(p.velocities),
-                        accelerations=tuple(p.accelerations),
-                        effort=tuple(p.effort),
-                    )
-                    for p in message.points
-                ),
-            ),
-            arrival_s,
-        )
+        self._robot.offer(told_trajectory(message, start_s), arrival_s)
 
     # Threads -----------------------------------------------------------------------------------
 
@@ -269,8 +212,8 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             frozen = self._publish_joints(tick, stamp_ns, frozen)
             count += 1
             if count % every == 0:
-                self._target.publish(_pose(stamp_ns, tick.target))
-                self._end_effector.publish(_pose(stamp_ns, tick.end_effector))
+                self._target.publish(pose_message(stamp_ns, tick.target))
+                self._end_effector.publish(pose_message(stamp_ns, tick.end_effector))
 
     def _publish_joints(
         self, tick: Tick, stamp_ns: int, frozen: JointState | None
@@ -283,7 +226,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             self._joint_states.publish(frozen)
             return frozen
         message = JointState(name=list(JOINT_NAMES))
-        _stamp(message.header, stamp_ns)
+        put_stamp(message.header, stamp_ns)
         message.position = tick.position.tolist()
         message.velocity = tick.velocity.tolist()
         if fault == "nan":
@@ -310,15 +253,15 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                 if snapshot is None or fault == "loss":
                     continue
                 if last is not None and fault == "freeze_restamped":
-                    _stamp(last.header, snapshot.stamp_ns)
+                    put_stamp(last.header, snapshot.stamp_ns)
                 elif last is None or fault != "freeze":
                     data.qpos[:] = snapshot.qpos
                     data.mocap_pos[:] = snapshot.mocap
                     mujoco.mj_kinematics(model, data)
                     mujoco.mj_camlight(model, data)
-                    last = _image(camera.render(data), snapshot.stamp_ns)
+                    last = image_message(camera.render(data), snapshot.stamp_ns)
                 self._images.publish(last)
-                self._camera_info.publish(_camera_info(model, last))
+                self._camera_info.publish(camera_info_message(model, last))
 
 
 def _raise_priority() -> bool:
@@ -337,45 +280,6 @@ def _fresh_record(directory: Path) -> Path:
         count = sum(1 for _ in directory.glob("arm.*.rows"))
         path.rename(directory / f"arm.{count + 1}.rows")
     return path
-
-
-def _stamp(header: Any, stamp_ns: int) -> None:
-    header.stamp.sec, header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
-
-
-def _pose(stamp_ns: int, position: Array) -> PoseStamped:
-    message = PoseStamped()
-    message.header.frame_id = "base_link"
-    _stamp(message.header, stamp_ns)
-    point = message.pose.position
-    point.x, point.y, point.z = (float(value) for value in position)
-    message.pose.orientation.w = 1.0
-    return message
-
-
-def _image(pixels: Array, stamp_ns: int) -> Image:
-    height, width = pixels.shape[:2]
-    message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
-    message.header.frame_id = f"{CAMERA_NAME}_optical"
-    _stamp(message.header, stamp_ns)
-    # An array.array goes in whole; bytes would be checked one by one.
-    message.data = array.array("B", pixels.tobytes())
-    return message
-
-
-def _camera_info(model: mujoco.MjModel, image: Image) -> CameraInfo:
-    """A pinhole without distortion, from the camera's vertical field of view."""
-    fovy_rad = math.radians(float(model.camera(CAMERA_NAME).fovy[0]))
-    focal = 0.5 * image.height / math.tan(0.5 * fovy_rad)
-    cx, cy = 0.5 * image.width, 0.5 * image.height
-    message = CameraInfo(
-        height=image.height, width=image.width, distortion_model="plumb_bob", d=[0.0] * 5
-    )
-    message.header = image.header
-    message.k = np.array([focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0])
-    message.r = np.eye(3).ravel()
-    message.p = np.array([focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0])
-    return message
 
 
 if __name__ == "__main__":
