@@ -7,7 +7,7 @@ jumping, of several epochs, under a random overlap and underrun policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +81,19 @@ def measure(sequences: int, seed: int) -> HandoverResult:
         velocity_step_ratio=velocity_ratio,
         limit_ratio=limit_ratio,
         not_at_rest=restless,
+    )
+
+
+def together(parts: Sequence[HandoverResult]) -> HandoverResult:
+    """Several measurements as one; at least one."""
+    return HandoverResult(
+        sequences=sum(part.sequences for part in parts),
+        chunks_accepted=sum(part.chunks_accepted for part in parts),
+        chunks_refused=sum(part.chunks_refused for part in parts),
+        position_step_rad=max(part.position_step_rad for part in parts),
+        velocity_step_ratio=max(part.velocity_step_ratio for part in parts),
+        limit_ratio=max(part.limit_ratio for part in parts),
+        not_at_rest=sum(part.not_at_rest for part in parts),
     )
 
 

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
@@ -128,9 +129,15 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         gc.collect()
         gc.freeze()
         output.start()
-        # Whoever waits for this node learns at once that it is there.
-        self._beat()
         self._loop.start()
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = super().on_activate(state)
+        if done == TransitionCallbackReturn.SUCCESS:
+            # Publishers speak from here on; whoever waits for this node learns at once that it is
+            # there.
+            self._beat()
+        return done
 
     def deactivate(self) -> None:
         for timer in self._timers:

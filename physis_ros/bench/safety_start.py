@@ -1,0 +1,52 @@
+"""How long safety_node takes from the start of its process to its first published state."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from physis_core.observe.rowlog import read_rows
+from physis_ros.domain import choose
+from physis_ros.session import loopback_environment
+from physis_ros.stack.resolution import ProcessSpec
+from physis_ros.stack.supervisor import Supervisor
+
+LIMIT_S = 60.0
+_RARELY_HZ = 0.5
+"""The state is told so rarely that the first to be heard is the first that was published."""
+
+
+def start_time_s(folder: Path) -> float:
+    """By the stamp of the first state, which is latched: how soon it is heard does not matter.
+
+    Raises:
+        RuntimeError: no state in a minute, or a process that ended.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    heard = folder / "state.rows"
+    environment = loopback_environment(choose())
+    probe = _process("safety_probe", "state", str(heard))
+    node = _process("safety_node", "--ros-args", "-p", f"status_hz:={_RARELY_HZ}")
+    with Supervisor([probe], environment=environment) as listening:
+        _until(listening, lambda: heard.exists() and heard.stat().st_size > 0)
+        begun_ns = time.time_ns()
+        with Supervisor([node], environment=environment) as running:
+            _until(running, lambda: read_rows(heard).rows > 0)
+            return float(read_rows(heard)["stamp_ns"][0] - begun_ns) * 1e-9
+
+
+def _process(module: str, *words: str) -> ProcessSpec:
+    command = (sys.executable, "-m", f"physis_ros.nodes.{module}", *words)
+    return ProcessSpec(name=module, command=command, must_live=True)
+
+
+def _until(supervisor: Supervisor, done: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    said: list[str] = []
+    while not done():
+        said += [event.text for event in supervisor.poll(0.02) if event.text]
+        if supervisor.failure is not None or time.monotonic() > end_s:
+            reason = supervisor.failure or "waited in vain for the first state"
+            raise RuntimeError("\n".join([reason, *said[-20:]]))
