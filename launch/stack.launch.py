@@ -1,6 +1,7 @@
 """Start a stack of config/stacks: what `physis up STACK` runs, under `ros2 launch`.
 
-wam.launch.py, robot.launch.py and engine.launch.py include this file with their stack's name.
+wam.launch.py, robot.launch.py, engine.launch.py and others include this file with their stack's
+name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def after_exit(run: NodeRun) -> Callable[[ProcessExited, LaunchContext], Shutdow
         if context.is_shutdown:
             return None
         if run.node.must_live or event.returncode == BAD_INPUT_CODE:
-            return Shutdown(reason=f"{run.node.name} {describe(event.returncode)}")
+            return Shutdown(reason=f"{run.label} {describe(event.returncode)}")
         return None
 
     return decide
@@ -83,7 +84,7 @@ def start(context: LaunchContext) -> list[object]:
     )
     share = share_directory()
     runs = resolve(load_stack(chosen["stack"], share), options, share)
-    names = ", ".join(run.node.name for run in runs)
+    names = ", ".join(run.label for run in runs)
     environ = context.environment
     transport = {
         name: value

@@ -24,7 +24,8 @@ from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
 from physis_ros.stack.transport import remove_abandoned
 
 SUMMARY = (
-    "run a stack of nodes (wam, robot, engine): prefixed logs, respawn, orderly stop on Ctrl-C"
+    "run a stack of nodes (wam, two_robots, robot, engine): prefixed logs, respawn, "
+    "orderly stop on Ctrl-C"
 )
 
 COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)

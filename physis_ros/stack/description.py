@@ -50,8 +50,8 @@ class NodeSpec:
 
     `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
     the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
-    the text `{robot_file}` stands for the robot's file. When a `must_live` node ends, the stack
-    ends.
+    the text `{robot_file}` stands for the robot's file and `{robot}` for the robot's name in the
+    stack. When a `must_live` node ends, the stack ends.
     """
 
     name: str
@@ -86,11 +86,13 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackSpec:
-    """A named set of nodes."""
+    """A named set of nodes. With `robots`, those that belong to a robot run once for each of them,
+    in a namespace of its name; an engine runs once and serves all."""
 
     name: str
     summary: str
     nodes: tuple[NodeSpec, ...]
+    robots: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -100,13 +102,34 @@ class StackSpec:
             if node.name in seen:
                 raise UserError("nodes", node.name, "is named twice")
             seen.add(node.name)
+        for robot in self.robots:
+            if not NODE_NAME.match(robot):
+                raise UserError("robots", robot, "must be a ROS name: letters, digits and _")
+            if self.robots.count(robot) > 1:
+                raise UserError("robots", robot, "is named twice")
+
+    def robots_of(self, node: NodeSpec) -> tuple[str, ...]:
+        """For which robots the node runs; one empty name where it does not belong to a named
+        one."""
+        return ("",) if node.part == "engine" or not self.robots else self.robots
 
     def node(self, name: str) -> NodeSpec:
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        names = [node.name for node in self.nodes]
-        raise UserError("node", name, f"is not in stack {self.name}{nearest(name, names)}")
+        """The node `safety_node`, or `left/safety_node` where there is a robot `left`."""
+        labels = [
+            label for node in self.nodes for label in dict.fromkeys((node.name, *self.labels(node)))
+        ]
+        if name not in labels:
+            raise UserError("node", name, f"is not in stack {self.name}{nearest(name, labels)}")
+        return next(node for node in self.nodes if node.name == name.rpartition("/")[2])
+
+    def labels(self, node: NodeSpec) -> list[str]:
+        """The names of the processes that run it."""
+        return [process_label(node.name, robot) for robot in self.robots_of(node)]
+
+
+def process_label(node: str, robot: str) -> str:
+    """`left/safety_node`; without a robot `safety_node`."""
+    return f"{robot}/{node}" if robot else node
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -151,13 +174,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_stack(name: str, data: Any, where: str) -> StackSpec:
-    mapping = _mapping(data, where, {"summary", "nodes"})
+    mapping = _mapping(data, where, {"summary", "nodes", "robots"})
     nodes = mapping.get("nodes")
     if not isinstance(nodes, Mapping):
         raise UserError(f"{where}: nodes", nodes, "must map node names to their settings")
     summary = _typed(mapping.get("summary", ""), str, f"{where}: summary")
     specs = tuple(_parse_node(str(node), data, where) for node, data in nodes.items())
-    return StackSpec(name=name, summary=summary, nodes=specs)
+    robots = tuple(
+        _typed(robot, str, f"{where}: robots")
+        for robot in _typed(mapping.get("robots", []), list, f"{where}: robots")
+    )
+    return StackSpec(name=name, summary=summary, nodes=specs, robots=robots)
 
 
 def _parse_node(name: str, data: Any, where: str) -> NodeSpec:

@@ -18,7 +18,14 @@ from typing import Any
 import yaml
 
 from physis_core.types import UserError
-from physis_ros.stack.description import NodeSpec, Respawn, StackSpec, nearest, read_yaml
+from physis_ros.stack.description import (
+    NodeSpec,
+    Respawn,
+    StackSpec,
+    nearest,
+    process_label,
+    read_yaml,
+)
 
 NAMESPACE = re.compile(r"(/?[A-Za-z_][A-Za-z0-9_]*)(/[A-Za-z_][A-Za-z0-9_]*)*\Z")
 EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+\Z")
@@ -34,7 +41,8 @@ class Options:
 
     `robot`: `sim`, or a name in `config/robots/`, or the path of such a file. `engine`: `local`
     runs the engine here, `remote` leaves it to another host of the domain, `none` runs none.
-    `sets`: (node, parameter, value), the strongest of all.
+    `sets`: (node, parameter, value), the strongest of all; `left/buffer_node` is that of the robot
+    `left` alone.
     """
 
     namespace: str = ""
@@ -50,9 +58,9 @@ class Options:
         if self.engine not in ENGINES:
             raise UserError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
 
-    @property
-    def absolute_namespace(self) -> str:
-        return "/" + self.namespace.strip("/")
+    def namespace_of(self, robot: str) -> str:
+        """Absolute; `robot`: its name in the stack, or empty."""
+        return "/" + "/".join(filter(None, (self.namespace.strip("/"), robot)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,12 @@ class NodeRun:
     namespace: str
     parameter_files: tuple[Path, ...]
     parameters: Mapping[str, Any]
+    robot: str = ""
+
+    @property
+    def label(self) -> str:
+        """What its process is called."""
+        return process_label(self.node.name, self.robot)
 
     def arguments(self) -> list[str]:
         """Return the words after the program: the `--ros-args` of a stock ROS 2."""
@@ -77,7 +91,7 @@ class NodeRun:
 
     def process(self) -> ProcessSpec:
         return ProcessSpec(
-            name=self.node.name,
+            name=self.label,
             command=(sys.executable, "-m", self.node.module, *self.arguments()),
             env=self.node.env,
             must_live=self.node.must_live,
@@ -118,11 +132,16 @@ def resolve(stack: StackSpec, options: Options, share: Path) -> tuple[NodeRun, .
             continue
         if node.part == "simulated_robot" and options.robot != SIMULATED:
             continue
-        runs.append(_resolve_node(node, options, share, robot_file))
+        runs += [
+            _resolve_node(node, options, share, robot_file, robot)
+            for robot in stack.robots_of(node)
+        ]
     return tuple(runs)
 
 
-def _resolve_node(node: NodeSpec, options: Options, share: Path, robot_file: Path) -> NodeRun:
+def _resolve_node(
+    node: NodeSpec, options: Options, share: Path, robot_file: Path, robot: str
+) -> NodeRun:
     files = []
     for name in node.parameter_files:
         path = share / "config" / name
@@ -130,17 +149,18 @@ def _resolve_node(node: NodeSpec, options: Options, share: Path, robot_file: Pat
         files.append(path)
     parameters: dict[str, Any] = {}
     for name, value in node.overrides.items():
-        parameters[name] = (
-            value.replace("{robot_file}", str(robot_file)) if isinstance(value, str) else value
-        )
+        if isinstance(value, str):
+            value = value.replace("{robot_file}", str(robot_file)).replace("{robot}", robot)
+        parameters[name] = value
     if options.use_sim_time:
         parameters["use_sim_time"] = True
     for node_name, name, value in options.sets:
-        if node_name == node.name:
+        if node_name in (node.name, process_label(node.name, robot)):
             parameters[name] = value
     return NodeRun(
         node=node,
-        namespace=options.absolute_namespace,
+        robot=robot,
+        namespace=options.namespace_of(robot),
         parameter_files=(*files, *(path.absolute() for path in options.params_files)),
         parameters=parameters,
     )

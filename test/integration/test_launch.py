@@ -17,6 +17,7 @@ from launch.actions import IncludeLaunchDescription  # noqa: E402
 from launch.launch_description_sources import PythonLaunchDescriptionSource  # noqa: E402
 
 from physis_ros.interfaces import (  # noqa: E402
+    ACTION_CHUNK,
     JOINT_STATES,
     SAFETY_STATUS,
     STREAM_STATUS,
@@ -70,6 +71,20 @@ def test_two_robots_do_not_hear_each_other(two_robots: Any, ros: Any) -> None:
     ros.wait(lambda: all(heard), "both robots", 120.0)
     for side in ("left", "right"):
         assert ros.node.count_publishers(f"/{side}/joint_states") == 1
+
+
+@launch_pytest.fixture
+def two_served_robots(quiet_domain: int) -> Any:
+    return description(include("two_robots"))
+
+
+@pytest.mark.launch(fixture=two_served_robots)
+def test_two_robots_are_served_by_one_engine(two_served_robots: Any, ros: Any) -> None:
+    heard = [ros.listen(in_namespace(ACTION_CHUNK, side)) for side in ("left", "right")]
+    ros.wait(lambda: all(heard), "chunks for both robots", 120.0)
+    assert [{chunk.stream_id for chunk in chunks} for chunks in heard] == [{"left"}, {"right"}]
+    names = ros.node.get_node_names_and_namespaces()
+    assert [place for name, place in names if name == "engine_node"] == ["/"]
 
 
 @launch_pytest.fixture

@@ -2,76 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from stack_up import PATIENCE_S, Up
 
 from physis_ros.domain import choose
 from physis_ros.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
 
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120.0
+WAM = ("wam", "--engine", "none")
 NODES = ["safety_node", "robot_sim_node", "observation_node", "buffer_node"]
-
-
-class Up:
-    """A running `physis up`, its output so far, and the processes below it."""
-
-    def __init__(self, domain: int, folder: Path, *words: str) -> None:
-        self.result = folder / "up.json"
-        self.log = folder / "up.log"
-        command = [sys.executable, "-m", "physis_core.cli.main", "up", "wam", "--engine", "none"]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "--json", str(self.result), *words],
-                cwd=ROOT,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "ROS_DOMAIN_ID": str(domain)},
-            )
-        self.below: set[psutil.Process] = set()
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def node(self, name: str) -> psutil.Process | None:
-        """The process of a node, once it runs its module."""
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            self.below.add(child)
-            try:
-                if f"physis_ros.nodes.{name}" in child.cmdline():
-                    return child
-            except psutil.NoSuchProcess:
-                continue
-        return None
-
-    def wait(self) -> int:
-        return self.process.wait(timeout=PATIENCE_S)
-
-    def outcome(self) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self.result.read_text())
-        return result
-
-    def assert_nothing_is_left(self) -> None:
-        _, alive = psutil.wait_procs(list(self.below), timeout=PATIENCE_S)
-        assert not alive, self.text()
 
 
 @pytest.fixture
 def up(ros: Any, tmp_path: Path) -> Iterator[Up]:
     """A stack that runs: the robot's state, safety and buffer are heard."""
     states, safety, stream = (ros.listen(t) for t in (JOINT_STATES, SAFETY_STATUS, STREAM_STATUS))
-    running = Up(ros.domain, tmp_path)
+    running = Up(ros.domain, tmp_path, *WAM)
     try:
         ros.wait(
             lambda: (states and safety and stream) or running.process.poll() is not None,
@@ -82,8 +34,7 @@ def up(ros: Any, tmp_path: Path) -> Iterator[Up]:
         assert all(running.node(name) for name in NODES)
         yield running
     finally:
-        running.process.kill()
-        running.process.wait()
+        running.close()
 
 
 def test_ctrl_c_stops_all_in_order(up: Up) -> None:
@@ -130,7 +81,7 @@ def test_nothing_is_left_when_physis_up_itself_is_killed(up: Up) -> None:
 
 
 def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: Path) -> None:
-    up = Up(choose({}), tmp_path, "--set", "buffer_node.servo_herz=100")
+    up = Up(choose({}), tmp_path, *WAM, "--set", "buffer_node.servo_herz=100")
     assert up.wait() == 1
     assert "servo_herz" in up.text()
     assert "Traceback" not in up.text()
@@ -150,13 +101,13 @@ def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: 
 def test_bad_input_is_one_line_before_anything_starts(
     tmp_path: Path, words: list[str], line: str
 ) -> None:
-    up = Up(choose({}), tmp_path, *words)
+    up = Up(choose({}), tmp_path, *WAM, *words)
     assert up.wait() == 2
     assert up.text().startswith(line)
     assert up.text().count("\n") == 1
 
 
 def test_a_wrong_domain_is_one_line(tmp_path: Path) -> None:
-    up = Up(300, tmp_path)
+    up = Up(300, tmp_path, *WAM)
     assert up.wait() == 2
     assert up.text().startswith("physis up: ROS_DOMAIN_ID: '300': ")

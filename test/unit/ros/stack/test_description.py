@@ -51,6 +51,9 @@ def test_wam_holds_safety_as_a_node_that_must_live_and_respawns_the_engine() -> 
         ("nodes: {a: {remaps: {x: 1}}}", "a.remaps.x: 1: must be str"),
         ("nodes: {a: {parameter_files: x}}", "must be list"),
         ("nodes: {'a b': {}}", "'a b': must be a ROS name"),
+        ("{nodes: {a: {}}, robots: left}", "robots: 'left': must be list"),
+        ("{nodes: {a: {}}, robots: [a/b]}", "robots: 'a/b': must be a ROS name"),
+        ("{nodes: {a: {}}, robots: [left, left]}", "robots: 'left': is named twice"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:

@@ -86,6 +86,31 @@ def test_what_is_set_by_hand_is_the_strongest_and_comes_last(share: Path) -> Non
     assert run.arguments()[-1] == "rate_hz:=2.0"
 
 
+def test_each_robot_has_its_nodes_and_all_share_the_engine(share: Path) -> None:
+    stack = StackSpec(
+        name="two",
+        summary="",
+        nodes=(
+            NodeSpec(name="buffer_node", overrides={"stream_id": "{robot}"}),
+            NodeSpec(name="engine_node", part="engine"),
+        ),
+        robots=("left", "right"),
+    )
+    options = Options(
+        namespace="hall",
+        sets=(("buffer_node", "servo_hz", 50.0), ("right/buffer_node", "lead_s", 0.1)),
+    )
+    left, right, engine = resolve(stack, options, share)
+    labels = [run.process().name for run in (left, right, engine)]
+    assert labels == ["left/buffer_node", "right/buffer_node", "engine_node"]
+    assert [r.namespace for r in (left, right, engine)] == ["/hall/left", "/hall/right", "/hall"]
+    assert left.parameters == {"stream_id": "left", "servo_hz": 50.0}
+    assert right.parameters == {"stream_id": "right", "servo_hz": 50.0, "lead_s": 0.1}
+    for wrong in ("middle/buffer_node", "left/engine_node"):
+        with pytest.raises(UserError, match=f"node: '{wrong}': is not in stack two"):
+            resolve(stack, Options(sets=((wrong, "a", 1),)), share)
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
