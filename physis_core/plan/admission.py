@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from physis_core.plan.advice import nearest, no_grouping, refusal, too_slow
 from physis_core.plan.cost import RankCost
 from physis_core.plan.demands import RankDemand
 from physis_core.plan.grouping import Plan, Planner
@@ -79,7 +80,7 @@ class Admission:
             raise UserError("stream_id", request.stream_id, "is open already")
         groupings = self.groupings(request.model, request.slo)
         if not groupings:
-            return self._no_grouping(request)
+            return no_grouping(self, request)
         shortage: Shortage | None = None
         found: list[tuple[float, int, Admitted, tuple[RankDemand, ...]]] = []
         preferred = self.preferred.get(request.model)
@@ -111,33 +112,42 @@ class Admission:
             if verdict is None or verdict.kept:
                 self._enter(admitted, demands)
                 return admitted
-        return self._refuse(request, shortage, verdict)
+        advice = nearest(self, request) if self.policy.advise else ""
+        return refusal(self.pool, shortage, verdict, advice)
 
     def request_at(
         self, request: StreamRequest, partition: Partition, devices: Sequence[int]
     ) -> Admitted | Refused:
         """Admit the stream with this partition on these very devices, or say why not."""
+        outcome = self.would_take_at(request, partition, devices)
+        if isinstance(outcome, Admitted):
+            self._enter(outcome, self.demands_of(request, partition))
+        return outcome
+
+    def would_take_at(
+        self, request: StreamRequest, partition: Partition, devices: Sequence[int]
+    ) -> Admitted | Refused:
+        """What `request_at` would say. Nothing changes."""
         plan = self.planners[request.model].evaluate(partition, "given")
-        period_s = request.slo.period_s
+        period_s, bound_s = request.slo.period_s, request.slo.max_response_s
         if plan.interval_s > period_s * (1.0 - self.policy.margin):
             least_s = plan.interval_s / (1.0 - self.policy.margin)
             return Refused(
                 reason=f"the route's slowest rank takes {plan.interval_s * 1e3:.4g} ms (p99)",
                 short_resource="time",
-                device=f"device {devices[self._slowest(request.model, plan)]}",
+                device=self.pool.name_of(devices[self._slowest(request.model, plan)]),
                 nearest=f"period {least_s * 1e3:.4g} ms",
             )
-        demands = self._demands(request, partition)
-        self.placement.add(request.stream_id, demands, devices)
+        if plan.relaxed_response_s > bound_s:
+            return too_slow(plan.relaxed_response_s, bound_s)
+        self.placement.add(request.stream_id, self.demands_of(request, partition), devices)
         shortage = self.placement.over(set(devices))
+        self.placement.remove(request.stream_id)
         admitted = Admitted(request=request, plan=plan, devices=tuple(devices))
         verdict = self._verify(admitted) if shortage is None else None
         if shortage is None and (verdict is None or verdict.kept):
-            self.placement.remove(request.stream_id)
-            self._enter(admitted, demands)
             return admitted
-        self.placement.remove(request.stream_id)
-        return self._refuse(request, shortage, verdict)
+        return refusal(self.pool, shortage, verdict)
 
     def _slowest(self, model: str, plan: Plan) -> int:
         """Rank that sets the interval."""
@@ -220,94 +230,7 @@ class Admission:
             eager_batching=self.policy.eager_batching,
         )
 
-    def _no_grouping(self, request: StreamRequest) -> Refused:
-        planner = self.planners[request.model]
-        most = min(self.policy.most_devices, self.pool.devices)
-        table = planner.period_table(most)
-        if not table:
-            return Refused(
-                reason=planner.too_small(most), short_resource="memory", device="every device"
-            )
-        best = min(table, key=lambda plan: plan.interval_s)
-        period_s = best.interval_s / (1.0 - self.policy.margin)
-        nearest = f"period {period_s * 1e3:.4g} ms on {best.devices} devices"
-        bound_s = request.slo.max_response_s
-        soonest = min(plan.relaxed_response_s for plan in table)
-        if soonest > bound_s:
-            return Refused(
-                reason=f"response {soonest * 1e3:.4g} ms at best is above {bound_s * 1e3:.4g} ms",
-                short_resource="time",
-                device="the whole pipeline",
-                nearest=f"response {soonest * 1e3:.4g} ms",
-            )
-        return Refused(
-            reason=f"no grouping over up to {most} devices keeps {request.slo.explain()}",
-            short_resource="time",
-            device="the slowest rank",
-            nearest=nearest,
-        )
-
-    def _refuse(
-        self, request: StreamRequest, shortage: Shortage | None, verdict: Verdict | None
-    ) -> Refused:
-        nearest = self._nearest(request) if self.policy.advise else ""
-        if shortage is None:
-            assert verdict is not None
-            return Refused(
-                reason=f"in simulation stream {verdict.stream_id!r} failed: {verdict.reason}",
-                short_resource="time",
-                device="shared devices",
-                nearest=nearest,
-            )
-        if shortage.resource == "memory":
-            reason = f"memory is short by {shortage.missing / 2**30:.2f} GiB"
-        else:
-            reason = f"time is short by {100 * shortage.missing:.1f}% of the device"
-        return Refused(
-            reason=f"{reason} on device {shortage.device}"
-            + (f" for rank {shortage.rank}" if shortage.rank >= 0 else ""),
-            short_resource=shortage.resource,
-            device=f"device {shortage.device}",
-            nearest=nearest,
-        )
-
-    def _nearest(self, request: StreamRequest) -> str:
-        """The smallest of a row of longer periods, and of larger pools, at which placement
-        succeeds.
-        """
-        parts = []
-        for factor in (1.25, 1.5, 2.0, 3.0, 4.0, 8.0):
-            slo = request.slo.with_period(request.slo.period_s * factor)
-            if self._places(replace(request, slo=slo), self.placement):
-                parts.append(f"period {slo.period_s * 1e3:.4g} ms")
-                break
-        more = self._more_devices(request)
-        if more is not None:
-            parts.append(f"{self.pool.devices + more} devices")
-        return " or ".join(parts) if parts else "no longer period or larger pool within reach"
-
-    def _more_devices(self, request: StreamRequest) -> int | None:
-        """Fewest further devices that take the whole stream by themselves, beside what is free
-        now.
-        """
-        groupings = self.groupings(request.model, request.slo)
-        if not groupings:
-            return None
-        most = min(plan.devices for plan in groupings)
-        for more in range(1, most + 1):
-            if self._places(request, self.placement.widened(more)):
-                return more
-        return most
-
-    def _places(self, request: StreamRequest, placement: Placement) -> bool:
-        for plan in self.groupings(request.model, request.slo)[:3]:
-            demands = self._demands(request, plan.partition)
-            if not isinstance(
-                placement.find(demands, discrepancies=0, nodes=len(demands) + 1), Shortage
-            ):
-                return True
-        return False
-
-    def _demands(self, request: StreamRequest, partition: Partition) -> tuple[RankDemand, ...]:
+    def demands_of(self, request: StreamRequest, partition: Partition) -> tuple[RankDemand, ...]:
+        """What each rank of this stream needs."""
         tables = self.placement.tables
         return tables.demands(request.model, partition, request.slo.period_s)

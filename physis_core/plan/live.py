@@ -7,16 +7,20 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
 
 from physis_core.plan.admission import Admission, Policy, StreamRequest
+from physis_core.plan.advice import LONGER
 from physis_core.plan.partition import Partition
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Meaning, Slo
 from physis_core.plan.topology import Pool
+from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.stream import StreamConfig
-from physis_core.types import Refused
+from physis_core.types import Refused, UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +33,11 @@ class LiveRoute:
 
 @dataclass(slots=True)
 class LiveAdmission:
-    """Give `admit` to the engine, and `leave` every stream that closed.
+    """A `StreamDoor` of the engine. `admit` takes as long as a decision does and may be
+    called from any thread; `leave` only notes what the next decision will see.
 
     `count` and `per_chunk` say what a chunk of this model holds, for the words of a refusal.
+    `max_response_s`: a stream's response must not be longer.
     Free-running streams have no period to keep; they are admitted and counted with none of the
     time.
     """
@@ -41,32 +47,123 @@ class LiveAdmission:
     routes: tuple[LiveRoute, ...]
     count: Meaning = "action_chunks"
     per_chunk: float = 1.0
+    max_response_s: float = math.inf
     policy: Policy = field(default_factory=Policy)
     _admission: Admission = field(init=False)
+    _inside: dict[str, StreamConfig] = field(init=False, default_factory=dict)
+    _left: deque[StreamConfig] = field(init=False, default_factory=deque)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._admission = Admission(self.pool, {self.profile.name: self.profile}, self.policy)
+        # Advice is given here: a longer period on the same route, not another place.
+        policy = replace(self.policy, advise=False)
+        self._admission = Admission(self.pool, {self.profile.name: self.profile}, policy)
 
-    @property
-    def admit(self) -> Callable[[StreamConfig], Refused | None]:
-        return self._admit
-
-    def _admit(self, config: StreamConfig) -> Refused | None:
-        if config.period_s is None or config.release != "periodic":
+    def admit(self, config: StreamConfig) -> Refused | None:
+        if config.period_s is None or not 0 <= config.route < len(self.routes):
+            # Without a period nothing is promised; an unknown route is refused by the engine.
             return None
-        if config.stream_id in self._admission.admitted:
-            # The engine knows best which streams are open: this one must have closed.
-            self._admission.leave(config.stream_id)
-        route = self.routes[config.route]
-        request = StreamRequest(
+        with self._lock:
+            self._let_out()
+            if config.stream_id in self._inside:
+                return Refused(reason=f"stream_id: {config.stream_id!r}: is open already")
+            route = self.routes[config.route]
+            request = self._request(config)
+            outcome = self._admission.request_at(request, route.partition, route.devices)
+            if not isinstance(outcome, Refused):
+                self._inside[config.stream_id] = config
+                return None
+            if outcome.nearest:
+                return outcome
+            return replace(outcome, nearest=self._nearest(request, config.route))
+
+    def leave(self, config: StreamConfig) -> None:
+        """The stream that was admitted with this very `config` is gone, if it is not already."""
+        self._left.append(config)
+
+    def _let_out(self) -> None:
+        while self._left:
+            config = self._left.popleft()
+            # Identity: another stream may have taken the name.
+            if self._inside.get(config.stream_id) is config:
+                del self._inside[config.stream_id]
+                self._admission.leave(config.stream_id)
+
+    def _request(self, config: StreamConfig) -> StreamRequest:
+        assert config.period_s is not None
+        slo = Slo.of_period(self.count, self.per_chunk, config.period_s)
+        return StreamRequest(
             stream_id=config.stream_id,
             model=self.profile.name,
-            slo=Slo.of_period(self.count, self.per_chunk, config.period_s),
+            slo=replace(slo, max_response_s=self.max_response_s),
             priority=config.priority,
         )
-        outcome = self._admission.request_at(request, route.partition, route.devices)
-        return outcome if isinstance(outcome, Refused) else None
 
-    def leave(self, stream_id: str) -> None:
-        if stream_id in self._admission.admitted:
-            self._admission.leave(stream_id)
+    def _nearest(self, request: StreamRequest, number: int) -> str:
+        """A longer period on this route, or how many streams it carries."""
+        route = self.routes[number]
+        here = sum(config.route == number for config in self._inside.values())
+        fewer = f"no more than the {here} stream{'' if here == 1 else 's'} that it carries now"
+        for factor in LONGER:
+            slo = request.slo.with_period(request.slo.period_s * factor)
+            longer = replace(request, slo=slo)
+            outcome = self._admission.would_take_at(longer, route.partition, route.devices)
+            if not isinstance(outcome, Refused):
+                return f"period {slo.period_s * 1e3:.4g} ms, or {fewer}"
+        return fewer
+
+
+def live_admission(
+    deployment: Deployment,
+    profile: ModelProfile,
+    *,
+    memory_bytes: float = math.inf,
+    max_response_s: float = math.inf,
+    margin: float = 0.15,
+) -> LiveAdmission:
+    """The door of an engine with this deployment.
+
+    What has time of its own is a place: a GPU, an emulated device, or a worker's thread with all
+    its CPU devices, which take turns. `memory_bytes` is that of each.
+
+    Raises:
+        UserError: the profile is of another model, or a value is out of range.
+    """
+    if profile.graph != deployment.graph:
+        graph = deployment.graph
+        raise UserError(
+            "profile",
+            profile.name,
+            f"has {profile.steps} steps x {profile.blocks} blocks with {profile.kv} KV; the model"
+            f" has {graph.steps} x {graph.blocks} with {graph.kv}",
+        )
+    if not max_response_s > 0.0:
+        raise UserError("max_response_s", max_response_s, "must be positive")
+    place_of: list[int] = []
+    names: dict[str, int] = {}
+    for index, spec in enumerate(deployment.devices):
+        if spec.emulated:
+            name = f"device {index}"
+        elif spec.kind == "cpu":
+            name = f"worker {spec.worker}"
+        else:
+            name = f"worker {spec.worker} {spec.kind}"
+        place_of.append(names.setdefault(name, len(names)))
+    return LiveAdmission(
+        pool=Pool(
+            devices=len(names),
+            memory_bytes=memory_bytes,
+            devices_per_host=len(names),
+            names=tuple(names),
+        ),
+        profile=profile,
+        routes=tuple(
+            LiveRoute(
+                partition=route.partition,
+                devices=tuple(place_of[device] for device in route.device_of_rank),
+            )
+            for route in deployment.routes
+        ),
+        max_response_s=max_response_s,
+        policy=Policy(max_batch=deployment.max_batch, margin=margin),
+    )

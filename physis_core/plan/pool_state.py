@@ -189,13 +189,15 @@ class PoolState:
     def _memory(self, used: Floats, streams: Ints) -> Floats:
         if not self.shared_bytes:
             return used
-        return used + np.where(streams > 1, self.shared_bytes, 0.0)
+        more: Floats = used + np.where(streams > 1, self.shared_bytes, 0.0)
+        return more
 
     def _load(self, mean: Floats, square: Floats, streams: Ints) -> Floats:
         load: Floats = mean + np.sqrt(square)
         if not self.shared_overhead:
             return load
-        return load * np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
+        stretched: Floats = load * np.where(streams > 1, 1.0 + self.shared_overhead, 1.0)
+        return stretched
 
     def after(
         self, demand: RankDemand, present: Sequence[int] = (), *, fitting: bool = False

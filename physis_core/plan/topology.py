@@ -32,7 +32,8 @@ INSTANT = LinkSpec(latency_s=0.0, bandwidth_bytes_s=float("inf"))
 class Pool:
     """Equal devices in hosts of two link levels: `fast` inside a host, `slow` between hosts.
 
-    `memory_bytes` is what weights, KV and activations of one device may take together.
+    `memory_bytes` is what weights, KV and activations of one device may take together. `names` are
+    what refusals call the devices.
     """
 
     devices: int
@@ -40,6 +41,7 @@ class Pool:
     devices_per_host: int
     fast: LinkSpec = INSTANT
     slow: LinkSpec = INSTANT
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -51,6 +53,9 @@ class Pool:
 
     def host_of(self, device: int) -> int:
         return device // self.devices_per_host
+
+    def name_of(self, device: int) -> str:
+        return self.names[device] if device < len(self.names) else f"device {device}"
 
     def link(self, source: int, target: int) -> LinkSpec:
         if source == target:

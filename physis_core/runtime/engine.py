@@ -45,6 +45,7 @@ from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.observation_check import checked_observation
 from physis_core.runtime.recovery_record import RecoveryRecord
 from physis_core.runtime.stream import StreamConfig, StreamHandle
+from physis_core.runtime.stream_door import StreamDoor
 from physis_core.types import FinishedChunk, Observation, Refused, StreamState
 
 __all__ = ["Engine", "EngineEvent", "EngineStatus"]
@@ -58,7 +59,8 @@ class Engine:
     """See the module's text.
 
     Args:
-        admit: asked before a stream is opened; a planner's admission puts its refusal here.
+        door: asked before a stream is opened, such as the planner's `LiveAdmission`; None: all are
+            admitted that fit.
         make: another kind of cluster, e.g. one that waits for torchrun's workers.
     """
 
@@ -69,7 +71,7 @@ class Engine:
         on_chunk: Callable[[FinishedChunk], None],
         on_event: Callable[[EngineEvent], None] | None = None,
         clock: Clock | None = None,
-        admit: Callable[[StreamConfig], Refused | None] | None = None,
+        door: StreamDoor | None = None,
         make: Callable[[Deployment, Callable[[int, Message], None]], Cluster] = make_cluster,
     ) -> None:
         self.deployment = deployment
@@ -78,6 +80,7 @@ class Engine:
         self.measured_costs: dict[int, dict[int, float]] = {}
         """Seconds by block and batch size, as the workers measured them at start."""
         self._clock = clock if clock is not None else SteadyClock()
+        self._door = door
         self._cluster = make(deployment, self._hear)
         self._mailbox = Mailbox()
         self._front = Front(
@@ -88,7 +91,7 @@ class Engine:
             self._clock,
             on_chunk,
             on_event,
-            admit,
+            self._left,
         )
         self._inbox: deque[tuple[int, Message] | Callable[[], None]] = deque()
         self._wake = Wake()
@@ -134,6 +137,17 @@ class Engine:
     def open_stream(self, config: StreamConfig, timeout_s: float = 30.0) -> StreamHandle | Refused:
         """Admit a stream and make its state at every worker. Waits for them."""
         self._must_not_wait_here()
+        if self._door is not None:
+            # Here and not in the engine's thread: a decision may take longer than a chunk.
+            refused = self._door.admit(config)
+            if refused is not None:
+                return refused
+        opened = self._open(config, timeout_s)
+        if isinstance(opened, Refused):
+            self._left(config)
+        return opened
+
+    def _open(self, config: StreamConfig, timeout_s: float) -> StreamHandle | Refused:
         box: list[StreamHandle | Refused] = []
         done = threading.Event()
 
@@ -146,6 +160,10 @@ class Engine:
             self._post(lambda: self._front.desk.abandon(config))
             return Refused(reason=f"the workers did not answer in {timeout_s} s")
         return box[0]
+
+    def _left(self, config: StreamConfig) -> None:
+        if self._door is not None:
+            self._door.leave(config)
 
     def observe(self, stream_id: str, observation: Observation) -> Refused | None:
         """Give a stream its newest observation. Refused with the reason where it does not fit."""

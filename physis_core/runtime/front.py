@@ -27,7 +27,7 @@ from physis_core.runtime.route_health import RouteHealth
 from physis_core.runtime.snapshot import SnapshotShelf
 from physis_core.runtime.stream import OnItsWay, Seen, Stream, StreamConfig, StreamFigures
 from physis_core.runtime.stream_desk import StreamDesk
-from physis_core.types import Array, FinishedChunk, Refused, StreamState
+from physis_core.types import Array, FinishedChunk, StreamState
 
 _CHUNKS_REMEMBERED = 8192
 _BACKGROUND_S = 1e6
@@ -47,7 +47,7 @@ class Front:
         clock: Clock,
         on_chunk: Callable[[FinishedChunk], None],
         on_event: Callable[[EngineEvent], None] | None,
-        admit: Callable[[StreamConfig], Refused | None] | None,
+        left: Callable[[StreamConfig], None],
     ) -> None:
         self.deployment = deployment
         self.spec = spec
@@ -67,7 +67,7 @@ class Front:
             self.crew,
             mailbox,
             self._announce,
-            admit,
+            left,
             lambda: self._overload.state,
         )
         self.recovery = Recovery(

@@ -30,7 +30,7 @@ before a stream that is already late."""
 
 class StreamDesk:
     """Args:
-    admit: asked before a stream is opened; None: all are admitted that fit.
+    left: told of the configuration of each stream that is no more.
     overload: the state of now; an overloaded engine opens nothing.
     """
 
@@ -42,7 +42,7 @@ class StreamDesk:
         crew: Crew,
         mailbox: Mailbox,
         announce: Announcer,
-        admit: Callable[[StreamConfig], Refused | None] | None,
+        left: Callable[[StreamConfig], None],
         overload: Callable[[], OverloadState],
     ) -> None:
         self.streams: dict[str, Stream] = {}
@@ -53,7 +53,7 @@ class StreamDesk:
         self._crew = crew
         self._mailbox = mailbox
         self._announce = announce
-        self._admit = admit
+        self._left = left
         self._overload = overload
         self._next_handle = 1
         self._abandoned: list[StreamConfig] = []
@@ -137,7 +137,7 @@ class StreamDesk:
                 short_resource="time",
                 device=str(state.where),
             )
-        return self._admit(config) if self._admit is not None else None
+        return None
 
     def abandon(self, config: StreamConfig) -> None:
         """Whoever asked for this stream waits no longer: it must not open afterwards."""
@@ -221,6 +221,7 @@ class StreamDesk:
         stream.reason = reason
         self.streams.pop(stream.config.stream_id, None)
         self.by_handle.pop(stream.handle, None)
+        self._left(stream.config)
         if stream.suspended is not None:
             suspended, stream.suspended = stream.suspended, None
             for act in suspended.later:

@@ -16,7 +16,16 @@ from physis_ros.cli import up
 
 SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"
 
-_OPTIONS = ("checkpoint", "partition", "devices", "workers", "device_kind", "link", "max_batch")
+_OPTIONS = (
+    "checkpoint",
+    "partition",
+    "devices",
+    "workers",
+    "device_kind",
+    "link",
+    "max_batch",
+    "profile",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

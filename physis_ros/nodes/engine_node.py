@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import rclpy.validate_namespace
@@ -24,8 +25,11 @@ from rclpy.exceptions import InvalidNamespaceException
 
 from physis_core.model.loading import ModelRef
 from physis_core.model.tiny.checkpoint import read_config
-from physis_core.runtime.deployment import simple_deployment
+from physis_core.plan.live import live_admission
+from physis_core.plan.profile import load_profile
+from physis_core.runtime.deployment import Deployment, simple_deployment
 from physis_core.runtime.engine import Engine, EngineEvent
+from physis_core.runtime.stream_door import StreamDoor
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.checkpoint_file import checkpoint_path
 from physis_ros.interfaces import CLOSE_STREAM, OPEN_STREAM
@@ -107,7 +111,12 @@ class EngineNode(PhysisNode[EngineParameters]):
             snapshot_every=params.snapshot_every,
             respawns=params.respawns,
         )
-        self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
+        self._engine = Engine(
+            deployment,
+            on_chunk=self._on_chunk,
+            on_event=self._on_event,
+            door=_door(params, deployment),
+        )
         try:
             self._engine.start(timeout_s=params.start_timeout_s, given_up=self.stopping)
         except TimeoutError as error:
@@ -261,6 +270,18 @@ class EngineNode(PhysisNode[EngineParameters]):
         return diagnoses(
             self._engine.status(), list(streams.by_id.values()), lost=self._lost, notes=self._notes
         )
+
+
+def _door(params: EngineParameters, deployment: Deployment) -> StreamDoor | None:
+    """The planner's admission where a profile is given."""
+    if not params.profile:
+        return None
+    return live_admission(
+        deployment,
+        load_profile(Path(params.profile).expanduser()),
+        memory_bytes=params.device_memory_gib * 2**30 or math.inf,
+        max_response_s=params.slo_response_s or math.inf,
+    )
 
 
 def _short(reason: str) -> str:

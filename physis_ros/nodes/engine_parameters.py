@@ -79,6 +79,26 @@ class EngineParameters(BaseParameters):
         minimum=0.0,
         maximum=3600.0,
     )
+    profile: str = param(
+        "",
+        description="What the model's blocks cost (a file of `physis profile`): a stream is then "
+        "admitted only if it keeps its period beside the others; empty: all are",
+    )
+    device_memory_gib: float = param(
+        0.0,
+        description="With a profile: memory of each device for weights, KV and activations; 0: "
+        "not counted",
+        unit="GiB",
+        minimum=0.0,
+        maximum=1e6,
+    )
+    slo_response_s: float = param(
+        0.0,
+        description="With a profile: longest response of a stream; 0: any",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
     release: str = param(
         "periodic",
         description="When a chunk starts: once a period with the newest observation, or once for "

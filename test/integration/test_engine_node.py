@@ -16,6 +16,7 @@ from rosgraph_msgs.msg import Clock
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
+from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_ros.conversions.images import rgb_to_image
 from physis_ros.conversions.time import ns_to_time, time_to_ns
 from physis_ros.interfaces import (
@@ -174,6 +175,47 @@ def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) 
     assert right[-1].epoch > first_epoch
     before = len(left)
     ros.wait(lambda: len(left) > before + 3, "chunks of the robot that was not touched")
+
+
+def test_with_a_profile_streams_are_admitted_by_the_planner(
+    ros: Any, small: Path, tmp_path: Path
+) -> None:
+    cost = BlockCost(weight_bytes=1e6, p50_s={1: 0.02}, p99_s={1: 0.02})
+    profile = ModelProfile(
+        name="small",
+        source="measured",
+        device="",
+        steps=2,
+        blocks=2,
+        kv="noisy",
+        window_chunks=2,
+        sink_chunks=0,
+        kv_bytes=1e6,
+        hidden_bytes=1e3,
+        activation_bytes=0.0,
+        shared_weight_bytes=0.0,
+        block_costs=(cost, cost),
+    )
+    profile.save(tmp_path / "profile.yaml")
+    Robot(ros, "arm", "")
+    chunks = ros.listen(ACTION_CHUNK)
+    ros.start(
+        "engine_node",
+        f"checkpoint:={small}",
+        *QUICK,
+        f"profile:={tmp_path / 'profile.yaml'}",
+        "period_s:=0.2",
+    )
+    ros.wait(lambda: len(chunks) > 3, "chunks of the first robot")
+    # Each stream takes 80 ms of the one worker in each period.
+    asked = [ros.call(OPEN_STREAM, OpenStream.Request(stream_id=f"r{i}")) for i in range(3)]
+    refused = [answer for answer in asked if not answer.admitted]
+    assert refused
+    assert "worker 0" in refused[-1].reason or "in simulation" in refused[-1].reason
+    assert "carries now" in refused[-1].reason
+    slow = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="slow", period_s=10.0))
+    assert slow.admitted, slow.reason
+    assert ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="slow")).closed
 
 
 def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(

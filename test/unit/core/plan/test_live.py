@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from physis_core.plan.live import LiveAdmission, LiveRoute
+from physis_core.model.loading import ModelRef
+from physis_core.plan.live import LiveAdmission, LiveRoute, live_admission
 from physis_core.plan.partition import make_partition
 from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.plan.topology import Pool
+from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.runtime.stream import StreamConfig
-from physis_core.types import Refused
+from physis_core.types import Refused, UserError
 
 
-def door(memory: float = 1e9) -> LiveAdmission:
+def profile() -> ModelProfile:
     row = {1: 0.010, 2: 0.019}
     cost = BlockCost(weight_bytes=10.0, p50_s=row, p99_s=row)
-    profile = ModelProfile(
+    return ModelProfile(
         name="m",
         source="measured",
         device="",
@@ -30,10 +34,13 @@ def door(memory: float = 1e9) -> LiveAdmission:
         shared_weight_bytes=0.0,
         block_costs=(cost,) * 4,
     )
-    partition = make_partition("block", profile.graph, 2)
+
+
+def door(memory: float = 1e9) -> LiveAdmission:
+    partition = make_partition("block", profile().graph, 2)
     return LiveAdmission(
         pool=Pool(devices=2, memory_bytes=memory, devices_per_host=2),
-        profile=profile,
+        profile=profile(),
         routes=(LiveRoute(partition=partition, devices=(0, 1)),),
     )
 
@@ -45,7 +52,8 @@ def stream(name: str, period_s: float | None = 0.2) -> StreamConfig:
 
 def test_streams_enter_while_the_route_has_time() -> None:
     live = door()
-    outcomes = [live.admit(stream(f"s{i}")) for i in range(8)]
+    first = stream("s0")
+    outcomes = [live.admit(first)] + [live.admit(stream(f"s{i}")) for i in range(1, 8)]
     admitted = outcomes.count(None)
     # 40 ms on each device in each 200 ms, 15% of the time kept free.
     assert 2 <= admitted <= 4
@@ -53,7 +61,9 @@ def test_streams_enter_while_the_route_has_time() -> None:
     assert isinstance(refused, Refused)
     assert refused.short_resource == "time"
     assert refused.device in ("device 0", "device 1", "shared devices")
-    live.leave("s0")
+    assert "streams that it carries now" in refused.nearest
+    assert "period" in refused.nearest
+    live.leave(first)
     assert live.admit(stream("late")) is None
 
 
@@ -77,12 +87,52 @@ def test_free_running_streams_ask_for_no_period() -> None:
     assert door().admit(stream("s", None)) is None
 
 
-def test_a_name_that_comes_again_has_left() -> None:
+def test_a_name_is_free_again_when_its_stream_has_left() -> None:
     live = door()
-    assert live.admit(stream("s")) is None
-    assert live.admit(stream("s")) is None
+    first, second = stream("s"), stream("s")
+    assert live.admit(first) is None
+    refused = live.admit(second)
+    assert isinstance(refused, Refused)
+    assert "is open already" in refused.reason
+    # Whoever was refused holds nothing that it could give back.
+    live.leave(second)
+    assert live.admit(second) is not None
+    live.leave(first)
+    assert live.admit(second) is None
+    live.leave(first)
+    assert live.admit(stream("s")) is not None
 
 
-@pytest.mark.parametrize("name", ["never", ""])
-def test_leaving_twice_is_no_matter(name: str) -> None:
-    door().leave(name)
+def test_a_response_that_the_route_cannot_give_is_refused() -> None:
+    live = replace(door(), max_response_s=0.05)
+    refused = live.admit(stream("s", 1.0))
+    assert isinstance(refused, Refused)
+    assert refused.nearest == "response 80 ms"
+
+
+def test_places_are_what_has_time_of_its_own() -> None:
+    graph = profile().graph
+    route = Route(partition=make_partition("stage", graph, 4), device_of_rank=(0, 1, 2, 3))
+    model = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 4})
+
+    def places(*devices: DeviceSpec, costs: dict[int, dict[int, float]] | None = None) -> object:
+        workers = max(d.worker for d in devices) + 1
+        deployment = Deployment(
+            model=model, devices=devices, routes=(route,), workers=workers, costs=costs
+        )
+        live = live_admission(deployment, profile())
+        return live.pool.names, live.routes[0].devices
+
+    cpu = [DeviceSpec(kind="cpu", worker=w) for w in (0, 0, 1, 1)]
+    assert places(*cpu) == (("worker 0", "worker 1"), (0, 0, 1, 1))
+    gpu = [DeviceSpec(kind=f"cuda:{n}", worker=w) for n, w in ((0, 0), (1, 0), (0, 1), (1, 1))]
+    assert places(*gpu)[1] == (0, 1, 2, 3)  # type: ignore[index]
+    emulated = [DeviceSpec(kind="emulated") for _ in range(4)]
+    costs = {block: {1: 0.01} for block in range(4)}
+    assert places(*emulated, costs=costs)[1] == (0, 1, 2, 3)  # type: ignore[index]
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    deployment = simple_deployment(ModelRef(kind="synthetic", config={"steps": 3, "blocks": 4}))
+    with pytest.raises(UserError, match="profile"):
+        live_admission(deployment, profile())
