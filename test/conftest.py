@@ -6,8 +6,13 @@ node.
 
 import os
 
+from physis_ros.domain import choose
 from physis_ros.session import loopback_environment
 
 for _name, _value in loopback_environment(0).items():
     if _name != "ROS_DOMAIN_ID":
         os.environ[_name] = _value
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Unit tests that run side by side must not meet in one domain.
+    os.environ["ROS_DOMAIN_ID"] = str(choose({}))
