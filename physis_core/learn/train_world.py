@@ -86,12 +86,8 @@ class WorldTrainer(ResumableTrainer):
         rows, chunks = 6, 20
         streams = StagedBatch(model, rows=rows, seed=self.config.seed)
         random = np.random.default_rng([self.config.seed, 1 << 40])
-        picked = []
-        for _ in range(rows):
-            number = int(random.integers(len(self.held_out.latents)))
-            scene = self.held_out.data.files[number].scene
-            whole = [s for s in np.unique(scene) if (scene == s).sum() >= chunks * 3 + 1]
-            picked.append((number, int(np.flatnonzero(scene == random.choice(whole))[0])))
+        begins = self._long_scenes(chunks * self.model.frames + 1)
+        picked = [begins[int(random.integers(len(begins)))] for _ in range(rows)]
         first = torch.stack([self.held_out.latents[n][t].float() for n, t in picked])
         square, still = 0.0, 0.0
         frames = self.model.frames
@@ -108,6 +104,16 @@ class WorldTrainer(ResumableTrainer):
             "psnr_db": 10.0 * float(np.log10(255.0**2 / square)),
             "psnr_first_frame_db": 10.0 * float(np.log10(255.0**2 / still)),
         }
+
+    def _long_scenes(self, frames: int) -> list[tuple[int, int]]:
+        """(file, first frame) of the held-out scenes of at least so many frames."""
+        out = []
+        for number, file in enumerate(self.held_out.data.files):
+            _, begins, counts = np.unique(file.scene, return_index=True, return_counts=True)
+            out += [(number, int(t)) for t, n in zip(begins, counts, strict=True) if n >= frames]
+        if not out:
+            raise UserError("frames", frames, "no held-out scene is so long")
+        return out
 
     def write(self, out: Path, found: Mapping[str, float]) -> None:
         save_world(

@@ -207,7 +207,7 @@ def main() -> int:
         draw(args.plot, scenes[0], made[0], model.config)
     if args.json:
         config = {"roll_outs": args.roll_outs, "chunks": args.chunks, "seed": args.seed}
-        args.json.write_text(json.dumps({"config": config, "figures": figures}, indent=1) + "\n")
+        write_result(args.json, {"config": config, "figures": figures})
     return 0
 
 
