@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
+from physis_core.observe.result_file import check_writable, write_result
 from physis_core.types import UserError
 
 VERSION = "0.1.0"
@@ -103,43 +103,6 @@ def load(verb: str) -> Verb:
         raise UserError(
             "verb", verb, f"needs the Python module {error.name!r}; `make build` installs it"
         ) from error
-
-
-def check_writable(path: Path) -> None:
-    """Refuse a result file that could not be written, before any work is done for it."""
-    if path.is_dir():
-        raise UserError("json", str(path), "is a directory")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UserError("json", str(path), f"there is no directory {str(folder)!r}")
-    existed = path.exists()
-    try:
-        with path.open("a"):
-            pass
-    except OSError as error:
-        raise UserError("json", str(path), error.strerror or "cannot be written") from error
-    if not existed:
-        path.unlink()
-
-
-def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write whole or not at all: a reader never sees half of a result."""
-    text = json.dumps(result, indent=2, default=_plain) + "\n"
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # such as /dev/stdout
-        return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def _plain(value: Any) -> Any:
-    """Make numpy scalars and arrays, and paths, into what JSON knows."""
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"a result holds a {type(value).__name__}, which JSON does not know")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ knows the ball's true path but suffers the same delays, and that of an arm that 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +29,7 @@ from physis_core.arm.tasks import Task, make_task
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.image_input import resize_rgb
 from physis_core.model.tiny.loading import load_tiny
+from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 
 RENDER_SIZE = 128
@@ -286,7 +286,7 @@ def main() -> int:
     ratio = result["model"]["mean_m"] / result["still"]["mean_m"]
     print(f"model / still: {ratio:.3f}")
     if args.json:
-        args.json.write_text(json.dumps({"config": asdict(config), **result}, indent=1) + "\n")
+        write_result(args.json, {"config": asdict(config), **result})
     return 0
 
 

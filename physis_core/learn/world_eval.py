@@ -19,7 +19,6 @@ Means over roll-outs with 95% intervals; `late` is over the last ten chunks.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.tiny.world_config import WorldConfig
 from physis_core.model.tiny.world_file import load_world
 from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES, WorldModel
+from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 
 IDEAL_STEP_S = 0.02

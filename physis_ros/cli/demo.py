@@ -47,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     # Heavy imports come after the arguments are known to be right.
-    from physis_core.cli.main import write_result
     from physis_core.observe.machine import machine
     from physis_core.observe.plots import plot_run
     from physis_core.observe.report import print_report
+    from physis_core.observe.result_file import write_result
     from physis_ros.domain import choose
     from physis_ros.run_record import RunRecord, read_run, report_of
     from physis_ros.session import SessionPlan, plan_session

@@ -1,0 +1,71 @@
+"""Results as JSON files: whole or not at all, and with null for numbers that are not defined."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from physis_core.types import UserError
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """JSON that every reader takes: NaN and infinity are no JSON and become null; numpy's scalars
+    and arrays, and paths, become what JSON knows.
+
+    Raises:
+        TypeError: the result holds something else.
+    """
+    return json.dumps(_plain(result), indent=2, allow_nan=False) + "\n"
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write whole or not at all: a reader never sees half of a result."""
+    text = result_text(result)
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # such as /dev/stdout
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a result file that could not be written, before any work is done for it."""
+    if path.is_dir():
+        raise UserError("json", str(path), "is a directory")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UserError("json", str(path), f"there is no directory {str(folder)!r}")
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UserError("json", str(path), error.strerror or "cannot be written") from error
+    if not existed:
+        path.unlink()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    raise TypeError(f"a result holds a {type(value).__name__}, which JSON does not know")
+
+
+def _key(key: Any) -> Any:
+    """Numbers of numpy are no keys that `json` knows."""
+    return key.item() if hasattr(key, "item") else key
