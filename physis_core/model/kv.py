@@ -120,7 +120,8 @@ class ChunkKVWindow:
     def snapshot(self) -> dict[str, Tensor]:
         """What the next chunk reads: `kv` [2, n, tokens, heads, head_dim], oldest first; `kept`."""
         slots = [self._slot(c) for c in self._visible_past()]
-        return {"kv": self._kv[:, slots].clone(), "kept": torch.tensor(self._kept)}
+        # A list as index makes the copy.
+        return {"kv": self._kv[:, slots], "kept": torch.tensor(self._kept)}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Raises UserError where the snapshot is of another shape; the window is then unchanged."""

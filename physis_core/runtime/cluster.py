@@ -30,6 +30,10 @@ class Cluster(Protocol):
 
     def send(self, worker: int, message: Message) -> None: ...
 
+    def send_large(self, worker: int, message: Message) -> None:
+        """May be overtaken by what is sent with `send`, and does not hold it up."""
+        ...
+
     def alive(self) -> tuple[int, ...]:
         """Workers that are ready and not lost."""
         ...
@@ -63,12 +67,13 @@ class ThreadCluster:
         self._thread: threading.Thread | None = None
 
     def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Message]:
-        self._loop, ready = build_loop(
-            self._deployment, 0, lambda message: self._on_message(0, message), HostClock()
-        )
+        self._loop, ready = build_loop(self._deployment, 0, self._reply, self._reply, HostClock())
         self._thread = threading.Thread(target=self._run, name="physis-worker", daemon=True)
         self._thread.start()
         return [ready]
+
+    def _reply(self, message: Message) -> None:
+        self._on_message(0, message)
 
     def _run(self) -> None:
         assert self._loop is not None
@@ -82,6 +87,8 @@ class ThreadCluster:
     def send(self, worker: int, message: Message) -> None:
         assert self._loop is not None
         self._loop.post("message", message)
+
+    send_large = send
 
     def alive(self) -> tuple[int, ...]:
         return (0,) if self._thread is not None and self._thread.is_alive() else ()

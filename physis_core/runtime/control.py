@@ -21,6 +21,10 @@ import numpy as np
 from physis_core.types import Array
 
 _LENGTH = struct.Struct("<I")
+_WHOLE, _PART = b"w", b"p"
+_TOTAL = struct.Struct("<Q")
+PART_BYTES = 1 << 18
+"""Most that a large message sends at once: what is small waits no longer than this takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,24 +53,34 @@ def never() -> bool:
 
 
 def encode(message: Message) -> bytes:
+    return b"".join(_pieces(message))
+
+
+def _pieces(message: Message) -> list[bytes | memoryview]:
+    """What a frame is made of; arrays are not copied."""
     described = []
-    parts = []
+    parts: list[bytes | memoryview] = []
     for name, array in message.arrays.items():
         # Not ascontiguousarray: it would turn a scalar into a row of one.
         flat = np.asarray(array, order="C")
         described.append([name, flat.dtype.str, flat.shape])
-        parts.append(flat.tobytes())
+        bytes_of: Any = flat.reshape(-1).view(np.uint8)
+        parts.append(memoryview(bytes_of))
     head = json.dumps(
         {"kind": message.kind, "fields": message.fields, "arrays": described}
     ).encode()
-    return b"".join((_LENGTH.pack(len(head)), head, *parts))
+    return [_LENGTH.pack(len(head)), head, *parts]
 
 
-def decode(frame: bytes) -> Message:
-    """Arrays are read-only views of `frame`. Raises ValueError where the frame is not whole."""
-    (size,) = _LENGTH.unpack_from(frame, 0)
-    offset = _LENGTH.size + size
-    head = json.loads(frame[_LENGTH.size : offset])
+def decode(frame: bytes | bytearray, start: int = 0) -> Message:
+    """What begins at `start`; arrays are views of `frame`.
+
+    Raises:
+        ValueError: the frame is not whole.
+    """
+    (size,) = _LENGTH.unpack_from(frame, start)
+    offset = start + _LENGTH.size + size
+    head = json.loads(frame[start + _LENGTH.size : offset])
     arrays: dict[str, Array] = {}
     for name, dtype, shape in head["arrays"]:
         kind = np.dtype(dtype)
@@ -112,15 +126,43 @@ class Wake:
 
 
 class Channel:
-    """One end of a front-worker connection. `send` may be called from any thread."""
+    """One end of a front-worker connection. Any thread sends, one receives.
+
+    Messages of `send` keep their order. Those of `send_large` keep theirs among themselves; a
+    message of `send` may overtake them.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._sending = threading.Lock()
+        self._sending_large = threading.Lock()
+        self._large = bytearray()
+        self._large_filled = 0
 
     def send(self, message: Message) -> bool:
         """False where the other end is gone: the reader of this end reports the loss."""
-        frame = encode(message)
+        return self._send(b"".join((_WHOLE, *_pieces(message))))
+
+    def send_large(self, message: Message) -> bool:
+        """As `send`, in parts, between which other messages pass."""
+        pieces = [memoryview(piece) for piece in _pieces(message)]
+        total = sum(piece.nbytes for piece in pieces)
+        with self._sending_large:
+            part: list[bytes | memoryview] = [_PART, _TOTAL.pack(total)]
+            room = PART_BYTES
+            for whole in pieces:
+                piece = whole
+                while piece.nbytes:
+                    part.append(piece[:room])
+                    taken = min(room, piece.nbytes)
+                    piece, room = piece[taken:], room - taken
+                    if room == 0:
+                        if not self._send(b"".join(part)):
+                            return False
+                        part, room = [_PART, _TOTAL.pack(total)], PART_BYTES
+            return room == PART_BYTES or self._send(b"".join(part))
+
+    def _send(self, frame: bytes) -> bool:
         with self._sending:
             try:
                 self._connection.send_bytes(frame)
@@ -130,10 +172,29 @@ class Channel:
 
     def receive(self) -> Message | None:
         """Wait for the next message; None at the end of the connection."""
-        try:
-            return decode(self._connection.recv_bytes())
-        except (EOFError, OSError):
+        while True:
+            try:
+                frame = self._connection.recv_bytes()
+            except (EOFError, OSError):
+                return None
+            if frame[:1] == _WHOLE:
+                return decode(frame, len(_WHOLE))
+            message = self._take_part(frame)
+            if message is not None:
+                return message
+
+    def _take_part(self, frame: bytes) -> Message | None:
+        (total,) = _TOTAL.unpack_from(frame, 1)
+        part = memoryview(frame)[1 + _TOTAL.size :]
+        if self._large_filled == 0:
+            self._large = bytearray(total)
+        end = self._large_filled + part.nbytes
+        self._large[self._large_filled : end] = part
+        self._large_filled = end
+        if end < total:
             return None
+        whole, self._large, self._large_filled = self._large, bytearray(), 0
+        return decode(whole)
 
     def close(self) -> None:
         self._connection.close()

@@ -77,7 +77,7 @@ class Crew:
 
         def send() -> None:
             for worker, message in ready:
-                self._cluster.send(worker, message)
+                self._cluster.send_large(worker, message)
 
         threading.Thread(target=send, name="physis-parcels", daemon=True).start()
 

@@ -44,7 +44,7 @@ class DeviceTurns:
         copies: SnapshotCopies | None,
         clock: HostClock,
         receivers: Mapping[tuple[int, int], LinkReceiver],
-        reply: Callable[[Message], None],
+        reply: Callable[[Message], object],
         fail: Callable[[StreamSide, Exception], None],
     ) -> None:
         self.timers: list[tuple[float, int, Device]] = []

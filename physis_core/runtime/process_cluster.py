@@ -275,6 +275,11 @@ class ProcessCluster:
         if channel is not None:
             channel.send(message)
 
+    def send_large(self, worker: int, message: Message) -> None:
+        channel = self._channels.get(worker)
+        if channel is not None:
+            channel.send_large(message)
+
     def alive(self) -> tuple[int, ...]:
         with self._lock:
             return tuple(sorted(self._up))

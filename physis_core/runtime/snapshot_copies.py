@@ -23,7 +23,7 @@ from physis_core.runtime.tensor_arrays import to_arrays
 class SnapshotCopies:
     """Args:
     every: a copy after each chunk whose number in its epoch, counted from 1, this divides.
-    send: gives the front a message; called in the sending thread.
+    send: gives the front a large message; called in the sending thread.
     """
 
     def __init__(self, every: int, send: Callable[[Message], object]) -> None:
@@ -70,7 +70,7 @@ class SnapshotCopies:
 
     def _run(self) -> None:
         while not self._closed:
-            while self._queue:
+            while self._queue and not self._closed:
                 key, fields, saved = self._queue.popleft()
                 start_s = time.monotonic()
                 self._send(Message("saved", fields, to_arrays(saved)))

@@ -72,14 +72,18 @@ class Orders:
 
 
 def build_loop(
-    deployment: Deployment, worker: int, reply: Callable[[Message], None], clock: HostClock
+    deployment: Deployment,
+    worker: int,
+    reply: Callable[[Message], object],
+    reply_large: Callable[[Message], object],
+    clock: HostClock,
 ) -> tuple[WorkerLoop, Message]:
     """A loop with its devices warm, links not yet made, and the `ready` message to send after
     them.
     """
     start_s = time.monotonic()
     devices, measured = build_devices(deployment, worker)
-    loop = WorkerLoop(deployment, devices, reply=reply, clock=clock)
+    loop = WorkerLoop(deployment, devices, reply=reply, reply_large=reply_large, clock=clock)
     ready = Message(
         "ready",
         {
@@ -108,8 +112,9 @@ def serve(orders: Orders) -> None:
     if not agree_on_time(channel, clock):
         return
     try:
+        # A front that is gone is noticed by the reading thread, which stops the loop.
         loop, ready = build_loop(
-            orders.deployment, orders.worker, lambda m: _tell(channel, m), clock
+            orders.deployment, orders.worker, channel.send, channel.send_large, clock
         )
         links = WorkerLinks(
             orders.deployment,
@@ -135,11 +140,6 @@ def serve(orders: Orders) -> None:
     loop.close()
     channel.send(Message("stopped", {"worker": orders.worker}))
     channel.close()
-
-
-def _tell(channel: Channel, message: Message) -> None:
-    # A front that is gone is noticed by the reading thread, which stops the loop.
-    channel.send(message)
 
 
 def _read(channel: Channel, loop: WorkerLoop, links: WorkerLinks) -> None:

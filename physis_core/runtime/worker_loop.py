@@ -42,8 +42,8 @@ _MESSAGES_A_TURN = 64
 class WorkerLoop:
     """Args:
     devices: by index, only this worker's.
-    reply: called with what the front should know, in the loop's thread and in that which sends
-        snapshots.
+    reply: called in the loop's thread with what the front should know.
+    reply_large: as `reply`, from another thread and with much in it.
     clock: gives the front's time.
     """
 
@@ -52,7 +52,8 @@ class WorkerLoop:
         deployment: Deployment,
         devices: dict[int, Device],
         *,
-        reply: Callable[[Message], None],
+        reply: Callable[[Message], object],
+        reply_large: Callable[[Message], object],
         clock: HostClock,
     ) -> None:
         self._clock = clock
@@ -67,7 +68,7 @@ class WorkerLoop:
         self._link_generation: dict[tuple[int, int], int] = {}
         self._copies: SnapshotCopies | None = None
         if deployment.recovery == "snapshot":
-            self._copies = SnapshotCopies(deployment.snapshot_every, reply)
+            self._copies = SnapshotCopies(deployment.snapshot_every, reply_large)
         self._turns = DeviceTurns(
             max_batch=deployment.max_batch,
             keep_latents=deployment.recovery == "rebuild",

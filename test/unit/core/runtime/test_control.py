@@ -1,10 +1,13 @@
+import threading
+from multiprocessing import Pipe
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from physis_core.runtime.control import Message, Wake, decode, encode
+from physis_core.runtime.control import PART_BYTES, Channel, Message, Wake, decode, encode
 
 arrays = st.dictionaries(
     st.text(max_size=8),
@@ -47,3 +50,53 @@ def test_rings_wake_once_and_are_never_lost():
     assert not wake.wait(0.0)
     wake.ring()
     assert wake.wait(-1.0)
+
+
+@pytest.mark.parametrize("size", [0, 1, PART_BYTES - 200, PART_BYTES, PART_BYTES + 1, 1_000_003])
+def test_a_large_message_comes_back_whole(size):
+    here, there = (Channel(end) for end in Pipe())
+    arrays = {"a": np.arange(size, dtype=np.uint8), "b": np.arange(3.0)}
+    sending = threading.Thread(target=here.send_large, args=(Message("saved", {"n": 1}, arrays),))
+    sending.start()
+    back = there.receive()
+    sending.join()
+    assert (back.kind, back.fields) == ("saved", {"n": 1})
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back.arrays[name], array)
+
+
+def test_small_messages_pass_between_the_parts_of_large_ones():
+    """Two threads with large ones, one with small ones; nothing is mixed up."""
+    here, there = (Channel(end) for end in Pipe())
+
+    def large(number):
+        for at in range(3):
+            array = np.full(5 * PART_BYTES + number, number, np.uint8)
+            here.send_large(Message("large", {"at": at}, {"x": array}))
+
+    def small():
+        for at in range(50):
+            here.send(Message("small", {"at": at}))
+
+    threads = [threading.Thread(target=large, args=(n,)) for n in (1, 2)]
+    threads.append(threading.Thread(target=small))
+    for thread in threads:
+        thread.start()
+    came = [there.receive() for _ in range(56)]
+    for thread in threads:
+        thread.join()
+    assert [m.fields["at"] for m in came if m.kind == "small"] == list(range(50))
+    for message in came:
+        if message.kind == "large":
+            x = message.arrays["x"]
+            assert x.size == 5 * PART_BYTES + int(x[0])
+            assert (x == x[0]).all()
+
+
+def test_a_channel_whose_other_end_is_gone_says_so():
+    here, there = (Channel(end) for end in Pipe())
+    there.close()
+    message = Message("x", {}, {"x": np.zeros(PART_BYTES)})
+    assert not here.send(message)
+    assert not here.send_large(message)
+    assert here.receive() is None
