@@ -139,7 +139,7 @@ def _join_at(
 
 def _shares(fixed: Floats, grows: Floats, most: Floats) -> tuple[Floats, Floats]:
     """The least and the largest w with |fixed + w grows| <= most, element by element."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         one, other = (-most - fixed) / grows, (most - fixed) / grows
     flat = np.abs(grows) < 1e-12
     fits = np.abs(fixed) <= most
