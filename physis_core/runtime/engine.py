@@ -28,13 +28,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
-
 from physis_core.clock import Clock, SteadyClock
 from physis_core.model.loading import load_spec
 from physis_core.model.protocol import ModelSpec
-from physis_core.observe.recorder import TASK_DTYPE
-from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
+from physis_core.observe.trace import RunTrace
 from physis_core.runtime.cluster import Cluster, make_cluster
 from physis_core.runtime.control import Message, Wake, sleep_precisely
 from physis_core.runtime.deployment import Deployment
@@ -46,6 +43,7 @@ from physis_core.runtime.observation_check import checked_observation
 from physis_core.runtime.recovery_record import RecoveryRecord
 from physis_core.runtime.stream import StreamConfig, StreamHandle
 from physis_core.runtime.stream_door import StreamDoor
+from physis_core.runtime.worker_report import gathered_trace
 from physis_core.types import FinishedChunk, Observation, Refused, StreamState
 
 __all__ = ["Engine", "EngineEvent", "EngineStatus"]
@@ -148,18 +146,14 @@ class Engine:
         return opened
 
     def _open(self, config: StreamConfig, timeout_s: float) -> StreamHandle | Refused:
-        box: list[StreamHandle | Refused] = []
-        done = threading.Event()
+        def begin(finish: Callable[[StreamHandle | Refused], None]) -> None:
+            self._front.desk.open(config, finish)
 
-        def finish(result: StreamHandle | Refused) -> None:
-            box.append(result)
-            done.set()
-
-        self._post(lambda: self._front.desk.open(config, finish))
-        if not done.wait(timeout_s):
+        try:
+            return self._await(begin, timeout_s)
+        except TimeoutError as error:
             self._post(lambda: self._front.desk.abandon(config))
-            return Refused(reason=f"the workers did not answer in {timeout_s} s")
-        return box[0]
+            return Refused(reason=str(error))
 
     def _left(self, config: StreamConfig) -> None:
         if self._door is not None:
@@ -185,18 +179,14 @@ class Engine:
         """Change what holds for the stream from its next chunk on; nothing changes where it is
         refused.
         """
-        self._must_not_wait_here()
-        box: list[Refused | None] = []
-        done = threading.Event()
 
-        def finish(result: Refused | None) -> None:
-            box.append(result)
-            done.set()
+        def begin(finish: Callable[[Refused | None], None]) -> None:
+            self._front.desk.set_condition(stream_id, dict(condition), finish)
 
-        self._post(lambda: self._front.desk.set_condition(stream_id, dict(condition), finish))
-        if not done.wait(timeout_s):
-            return Refused(reason=f"the workers did not answer in {timeout_s} s")
-        return box[0]
+        try:
+            return self._await(begin, timeout_s)
+        except TimeoutError as error:
+            return Refused(reason=str(error))
 
     def restart_stream(self, stream_id: str, reason: str) -> None:
         """A new epoch. Chunks of the old one are never delivered after this returned."""
@@ -235,18 +225,9 @@ class Engine:
         """Each living worker's figures and its task records since the last call (see
         `observe.trace`).
         """
-        self._must_not_wait_here()
-        box: list[dict[int, Message]] = []
-        done = threading.Event()
-
-        def finish(answers: dict[int, Message]) -> None:
-            box.append(answers)
-            done.set()
-
-        self._post(lambda: self._front.crew.ask("stats", {"full": True}, finish))
-        if not done.wait(timeout_s):
-            raise TimeoutError(f"the workers did not answer in {timeout_s} s")
-        return box[0]
+        return self._await(
+            lambda finish: self._front.crew.ask("stats", {"full": True}, finish), timeout_s
+        )
 
     def trace(self, timeout_s: float = 10.0) -> RunTrace:
         """Everything recorded since the last call: each chunk's way, and the workers' counters.
@@ -255,19 +236,7 @@ class Engine:
         """
         answers = self.worker_stats(timeout_s)
         delivered = self._call(self._front.take_delivered)
-        return RunTrace(
-            tasks=merge_tasks(
-                [np.asarray(m.arrays["tasks"]).view(TASK_DTYPE) for m in answers.values()]
-            ),
-            chunks=chunk_rows(delivered),
-            edges=tuple(e for m in answers.values() for e in m.fields["edges"]),
-            devices=tuple(
-                {**d, "worker": worker}
-                for worker, m in answers.items()
-                for d in m.fields["devices"]
-            ),
-            records_lost=sum(m.fields["records_lost"] for m in answers.values()),
-        )
+        return gathered_trace(answers, delivered)
 
     def _status(self) -> EngineStatus:
         thread = self._thread
@@ -279,6 +248,25 @@ class Engine:
             overload=self._front.overload,
             streams=self._front.figures(),
         )
+
+    def _await(self, begin: Callable[[Callable[[T], None]], None], timeout_s: float) -> T:
+        """Begin something in the engine's thread and wait for what it ends with.
+
+        Raises:
+            TimeoutError: it did not end in time.
+        """
+        self._must_not_wait_here()
+        box: list[T] = []
+        done = threading.Event()
+
+        def finish(result: T) -> None:
+            box.append(result)
+            done.set()
+
+        self._post(lambda: begin(finish))
+        if not done.wait(timeout_s):
+            raise TimeoutError(f"the workers did not answer in {timeout_s} s")
+        return box[0]
 
     def _must_not_wait_here(self) -> None:
         assert threading.current_thread() is not self._thread, "would wait for itself"

@@ -1,15 +1,22 @@
-"""What a worker reports of itself: its queues, and all that it recorded since it was last asked."""
+"""What a worker reports of itself: its queues, and all that it recorded since it was last asked.
+
+And the record of a run, which the front makes of all reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from physis_core.observe.recorder import TaskLog
+import numpy as np
+
+from physis_core.observe.recorder import TASK_DTYPE, TaskLog
+from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
+from physis_core.runtime.control import Message
 from physis_core.runtime.device import Device
 from physis_core.runtime.link import LinkSender
 from physis_core.runtime.stages import StageSlot, StreamSide
-from physis_core.types import Array
+from physis_core.types import Array, FinishedChunk
 
 
 def queue_lengths(sides: Iterable[StreamSide]) -> dict[str, int]:
@@ -66,3 +73,20 @@ def device_counters(device: Device, sides: Iterable[StreamSide]) -> dict[str, An
 
 def _slots(sides: Iterable[StreamSide]) -> Iterable[StageSlot]:
     return (slot for side in sides for slot in side.slots.values())
+
+
+def gathered_trace(
+    answers: Mapping[int, Message], delivered: Sequence[tuple[int, FinishedChunk]]
+) -> RunTrace:
+    """All workers' full reports, and (stream handle, chunk) as they were delivered."""
+    return RunTrace(
+        tasks=merge_tasks(
+            [np.asarray(m.arrays["tasks"]).view(TASK_DTYPE) for m in answers.values()]
+        ),
+        chunks=chunk_rows(delivered),
+        edges=tuple(e for m in answers.values() for e in m.fields["edges"]),
+        devices=tuple(
+            {**d, "worker": worker} for worker, m in answers.items() for d in m.fields["devices"]
+        ),
+        records_lost=sum(m.fields["records_lost"] for m in answers.values()),
+    )
