@@ -13,7 +13,6 @@ end effector is on average within REACHED_M of its place above the ball.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -29,12 +28,14 @@ from physis_core.arm.plant import Plant
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Follow, Task
 from physis_core.learn.closed_loop import RENDER_SIZE, ClosedLoopConfig, ModelPolicy, Policy, run
+from physis_core.learn.evaluation import wilson
 from physis_core.learn.frames import FrameMaker
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.image_input import resize_rgb
 from physis_core.model.tiny.loading import load_tiny
 from physis_core.model.tiny.world_file import load_world
 from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES
+from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 
 REACHED_M = 0.03
@@ -113,14 +114,6 @@ def success(errors: Array) -> Array:
     """errors [E, ticks] m, a tick per 0.01 s -> bool [E]."""
     reached: Array = errors[:, -round(SETTLED_S / 0.01) :].mean(axis=1) < REACHED_M
     return reached
-
-
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """95% interval of a share (Wilson's score)."""
-    z, share = 1.96, hits / of
-    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def figures(errors: Array) -> dict[str, Any]:
