@@ -156,6 +156,30 @@ def test_after_a_snapshot_the_stream_is_the_reference_from_the_same_boundary(
     assert record.lost_s <= record.whole_s <= record.ready_s <= record.first_exit_s
 
 
+def test_without_a_whole_snapshot_the_stream_begins_empty_and_says_so():
+    """And a restart that is asked for on the way back counts, and keeps nothing."""
+    ref = ModelRef(kind="synthetic", config=CONFIG)
+    deployment = simple_deployment(
+        ref, partition="block", devices=2, workers=2, recovery="snapshot", snapshot_every=100_000
+    )
+    with Running(deployment) as run:
+        run.open("a", seed=5)
+        run.until_chunks("a", 0, 10)
+        run.kill(1)
+        first = run.until_chunks("a", 1, 6)[:6]
+        (record,) = run.engine.recoveries()
+        assert record.from_chunk is None
+        assert "empty KV" in run.told("stream_recovered")[0].reason
+        run.kill(1)
+        run.until(lambda: len(run.told("worker_lost")) == 2)
+        run.engine.restart_stream("a", "the clock jumped")
+        assert run.engine.observe("a", observation()) is None
+        second = run.until_chunks("a", 3, 6)[:6]
+        assert not run.of("a", 2)
+    assert_equal(first, ReferenceStream(load(ref), seed=5, epoch=1))
+    assert_equal(second, ReferenceStream(load(ref), seed=5, epoch=3))
+
+
 @pytest.mark.parametrize(("kv", "sink"), [("noisy", 0), ("noisy", 1), ("clean", 0)])
 def test_a_rebuilt_stream_is_the_reference_rebuilt_from_the_same_outputs(kv, sink):
     torch.set_num_threads(1)
