@@ -49,7 +49,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._timeline: ChunkTimeline | None = None
         self._record: StreamRecord | None = None
         self._handles: list[Any] = []
-        self._timers: list[Any] = []
+        self._timers_made: list[Any] = []
         self._reset_state()
 
     def _reset_state(self) -> None:
@@ -97,7 +97,7 @@ class BufferNode(PhysisNode[BufferParameters]):
 
     def activate(self) -> None:
         self._place.begin(self.steady_s())
-        self._timers = [
+        self._timers_made = [
             self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
             self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
         ]
@@ -106,9 +106,9 @@ class BufferNode(PhysisNode[BufferParameters]):
         gc.freeze()
 
     def deactivate(self) -> None:
-        for timer in self._timers:
+        for timer in self._timers_made:
             self.destroy_timer(timer)
-        self._timers = []
+        self._timers_made = []
 
     def cleanup(self) -> None:
         for handle in self._handles:

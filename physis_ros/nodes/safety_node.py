@@ -63,8 +63,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._report = SafetyReport()
         self._loop: FixedRateThread | None = None
         self._subscriptions_made: list[Any] = []
-        self._services: list[Any] = []
-        self._timers: list[Any] = []
+        self._services_made: list[Any] = []
+        self._timers_made: list[Any] = []
         self._simulated = bool(self.get_parameter("use_sim_time").value)
 
     # Life cycle --------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
             self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
         ]
-        self._services = [
+        self._services_made = [
             self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
             self.create_service(RESET.type, RESET.name, self._on_reset),
             self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
@@ -119,7 +119,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             period_s=1.0 / p.rate_hz,
             window=p.jitter_window,
         )
-        self._timers = [
+        self._timers_made = [
             self.steady_timer(1.0 / p.status_hz, self._beat),
             self.steady_timer(1.0 / p.commanded_hz, self._tell_commanded),
         ]
@@ -140,9 +140,9 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         return done
 
     def deactivate(self) -> None:
-        for timer in self._timers:
+        for timer in self._timers_made:
             self.destroy_timer(timer)
-        self._timers = []
+        self._timers_made = []
         if self._loop is not None:
             self._loop.stop()
             self._loop = None
@@ -154,9 +154,9 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def cleanup(self) -> None:
         for subscription in self._subscriptions_made:
             self.destroy_subscription(subscription)
-        for service in self._services:
+        for service in self._services_made:
             self.destroy_service(service)
-        self._subscriptions_made, self._services = [], []
+        self._subscriptions_made, self._services_made = [], []
         if self._output is not None:
             self._output.close()
             self._output = None
