@@ -14,8 +14,9 @@ from physis_ros.stack.resolution import ProcessSpec
 from physis_ros.stack.supervisor import Supervisor
 
 LIMIT_S = 60.0
-_RARELY_HZ = 0.5
-"""The state is told so rarely that the first to be heard is the first that was published."""
+_RARELY_HZ = 0.1
+"""The state is told so rarely that the first to be heard is the first that was published, however
+long discovery takes on a busy machine."""
 
 
 def start_time_s(folder: Path) -> float:

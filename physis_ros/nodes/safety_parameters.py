@@ -108,7 +108,7 @@ class SafetyParameters(RobotParameters):
         20.0,
         description="Rate of safety_status and safety/heartbeat; a change is published at once",
         unit="Hz",
-        minimum=0.5,
+        minimum=0.1,
         maximum=200.0,
     )
     commanded_hz: float = param(
