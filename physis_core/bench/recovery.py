@@ -4,8 +4,8 @@ Three parts, on one synthetic model. While all goes well: the chunk rate with sn
 chunks against none, and what each copies and sends. After a loss: two processes share a stream, a
 third one runs another; one of the two is killed with kill -9, and the time until the first chunk of
 the stream's new epoch is split at the points that the engine notes. Quality: how far a stream that
-was rebuilt from its outputs, or that goes on with empty KV, is from one that was never interrupted;
-by the reference, so that nothing but the KV differs.
+was rebuilt from its outputs is from one that was never interrupted (`recovery_quality`); with
+`--checkpoint` also for a trained policy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from physis_core.bench.recovery_quality import synthetic_quality, trained_quality
 from physis_core.bench.streaming import free_stream, pause_between_runs, zero_observation
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
@@ -45,7 +47,6 @@ MODEL: Mapping[str, Any] = {
 }
 EVERY = (1, 4, 16)
 SEED = 5
-BYSTANDER_PERIOD_S = 0.1
 TIMEOUT_S = 300.0
 MIB = 2**20
 
@@ -53,6 +54,7 @@ MIB = 2**20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunks", type=int, default=200, help="in each run without a loss")
     parser.add_argument("--repeat", type=int, default=3, help="runs behind each spread")
+    parser.add_argument("--checkpoint", type=Path, help="physis-tiny, for quality in rad")
     parser.add_argument("--window", type=int, default=6, help="H: chunks that a KV window holds")
 
 
@@ -60,12 +62,15 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     for name, low in (("chunks", 32), ("repeat", 1), ("window", 2)):
         if getattr(args, name) < low:
             raise UserError(name, getattr(args, name), f"must be at least {low}")
+    checkpoint: Path | None = args.checkpoint
+    if checkpoint is not None and not checkpoint.is_file():
+        raise UserError("checkpoint", str(checkpoint), "no such file")
     torch.set_num_threads(1)
     config = {**MODEL, "window_chunks": args.window}
     model = ModelRef(kind="synthetic", config=config)
     figures: dict[str, Figure] = {}
     with Progress(console=console) as progress:
-        task = progress.add_task("recovery", total=args.repeat * (len(EVERY) + 3) + 2)
+        task = progress.add_task("recovery", total=args.repeat * (len(EVERY) + 3) + 3)
 
         def at(what: str) -> None:
             progress.update(task, description=what, advance=1)
@@ -75,12 +80,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             figures.update(_after_a_loss(model, way, args.repeat, at))
         for kv in ("noisy", "clean"):
             at(f"quality, kv {kv}")
-            figures.update(_quality({**config, "kv": kv}))
+            figures.update(synthetic_quality({**config, "kv": kv}))
+        if checkpoint is not None:
+            at("quality, trained")
+            figures.update(trained_quality(checkpoint))
     print_figures("The way back from a lost worker", figures, console)
     return result(
         figures,
         {
             "model": config,
+            "checkpoint": None if checkpoint is None else checkpoint.name,
             "chunks": args.chunks,
             "repeat": args.repeat,
             "kv_bytes_per_stage": load_spec(model).kv_bytes,
@@ -226,7 +235,7 @@ def _lose(model: ModelRef, way: str) -> _Loss:
     )
     after = 2 * load_spec(model).window_chunks
     with _Session(deployment) as session:
-        session.open("bystander", release="periodic", period_s=BYSTANDER_PERIOD_S, route=1)
+        session.open("bystander", max_in_flight=1, route=1)
         session.until("bystander", 0, 10)
         session.open("lost")
         session.until("lost", 0, 40)
@@ -270,42 +279,3 @@ def _off_reference(model: ModelRef, record: RecoveryRecord, new: list[FinishedCh
         for name, value in reference.run_chunk({0: seen}, chunk.chunk_id).items():
             worst = max(worst, float(np.abs(chunk.outputs[name] - value.numpy()).max()))
     return worst
-
-
-def _quality(config: Mapping[str, Any]) -> dict[str, Figure]:
-    """Relative difference (RMS) of the next H chunks from those of the stream that never stopped.
-
-    All three have the same noise and observations; only the KV that they begin with differs.
-    """
-    model = load(ModelRef(kind="synthetic", config=dict(config)))
-    window = model.spec.window_chunks
-    rng = np.random.default_rng(SEED)
-    shapes = {name: s.shape for name, s in model.spec.observation.items()}
-
-    def seen() -> dict[str, Any]:
-        return {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
-
-    differences: dict[str, list[float]] = defaultdict(list)
-    for seed in range(5):
-        before = ReferenceStream(model, seed=seed)
-        past = []
-        for _ in range(3 * window):
-            before.run_chunk({0: seen()})
-            past.append(before.clean)
-        ways = {way: ReferenceStream(model, seed=seed, epoch=1) for way in ("on", "made", "empty")}
-        ways["on"].restore(before.snapshot())
-        ways["made"].rebuild(past[-window:])
-        squares: dict[str, float] = defaultdict(float)
-        for _ in range(window):
-            now = {0: seen()}
-            actions = {way: one.run_chunk(now)["action"] for way, one in ways.items()}
-            for way, action in actions.items():
-                other = torch.zeros_like(action) if way == "on" else actions["on"]
-                squares[way] += float((action - other).square().sum())
-        for way in ("made", "empty"):
-            differences[way].append(float(np.sqrt(squares[way] / squares["on"])))
-    kv = config["kv"]
-    return {
-        f"recovery.rebuilt_off_{kv}": repeated(differences["made"], "relative RMS"),
-        f"recovery.empty_off_{kv}": repeated(differences["empty"], "relative RMS"),
-    }
