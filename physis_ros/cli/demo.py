@@ -136,7 +136,7 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
             progress.update(playing, completed=duration_s)
         finally:
             stopping = progress.add_task("stopping the nodes", total=None, now="")
-            supervisor.stop(lambda event: logs.take([event]))
+            supervisor.stop(lambda event: logs.take([event]), first=("recorder_node",))
             progress.update(stopping, total=1, completed=1)
             logs.close()
     return ""

@@ -20,7 +20,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Literal
@@ -138,15 +138,28 @@ class Supervisor:
             if events or time.monotonic() >= deadline_s:
                 return events
 
-    def stop(self, on_event: Callable[[Event], None] | None = None) -> None:
+    def stop(
+        self, on_event: Callable[[Event], None] | None = None, *, first: Collection[str] = ()
+    ) -> None:
         """Stop all, in order: SIGINT to each group, SIGTERM, SIGKILL, each with its own time.
 
-        Returns when nothing is left; may be called again, and then does nothing.
+        The processes named in `first` are interrupted before the others and waited for: a recorder,
+        say, that should not take the stop of the rest for a part of the run. Returns when nothing
+        is left; may be called again, and then does nothing.
         """
         tell = on_event or (lambda event: None)
         for process in self._processes.values():
             process.respawn_at_s = None
         times = self._stop_times
+        early = [p for name, p in self._processes.items() if name in first and p.popen is not None]
+        for process in early:
+            assert process.popen is not None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.popen.pid, signal.SIGINT)
+        deadline_s = time.monotonic() + times.interrupt_s
+        while any(p.popen is not None for p in early) and time.monotonic() < deadline_s:
+            for event in self._read(_EXIT_POLL_S) + self._reap(stopping=True):
+                tell(event)
         for number, wait_s in (
             (signal.SIGINT, times.interrupt_s),
             (signal.SIGTERM, times.terminate_s),

@@ -134,6 +134,23 @@ def test_stop_is_orderly_and_a_stubborn_process_is_killed() -> None:
     supervisor.stop()
 
 
+def test_what_should_stop_first_has_ended_before_the_others_are_told() -> None:
+    polite = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(0))\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    names = ("other", "recorder", "last")
+    supervisor = Supervisor([python(name, polite) for name in names])
+    supervisor.start()
+    poll_until(supervisor, lambda e: sum(len(lines(e, name)) for name in names) == 3)
+    told: list[Event] = []
+    supervisor.stop(on_event=told.append, first=("recorder",))
+    ended = [event.process for event in told if event.kind == "exited"]
+    assert ended[0] == "recorder"
+    assert sorted(ended) == sorted(names)
+
+
 def test_what_a_dead_process_left_behind_is_taken_away() -> None:
     parent = (
         "import subprocess, sys, os\n"
