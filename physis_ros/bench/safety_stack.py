@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from physis_core.observe.rowlog import RowTable, read_rows
+from physis_ros.bench.process_time import group_cpu_s
 from physis_ros.bench.safety_rest import (
     Rest,
     last_valid_s,
@@ -282,19 +283,3 @@ def loop_of(status: Sequence[Mapping[str, Any]]) -> Loop:
         max_ms=jitter["max"],
         lost=int(status[-1]["lost_ticks"]) - int(status[0]["lost_ticks"]),
     )
-
-
-def group_cpu_s(group: int) -> float:
-    """Processor time that a process group has used so far, its live processes only."""
-    ticks = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            # It ended while we looked.
-            continue
-        if int(fields[2]) == group:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
