@@ -1,15 +1,15 @@
 """`physis bench fidelity`: what the simulator says against what the engine does on this machine.
 
-Each round profiles the engine first (a run of its own, in one process and in two), hands the
-profile to the simulator, and then runs and simulates the same deployments: partitions, one to four
-streams, with and without a period. Nothing of a compared run goes into its simulation.
+Partitions, one to four streams, with and without a period. Each case is profiled first, in a run of
+its own of the same deployment with its streams free running; the simulator gets that profile, and
+of the compared run only when its streams began.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from physis_core.bench.streaming import EngineRun, pause_between_runs, run_streams
+from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of
+from physis_core.bench.streaming import MODEL, pause_between_runs, run_streams
 from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.plan.topology import LinkSpec, Pool
@@ -29,17 +30,10 @@ from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
 
-MODEL: Mapping[str, Any] = {
-    "steps": 4,
-    "blocks": 4,
-    "tokens": 64,
-    "dim": 512,
-    "heads": 8,
-    "window_chunks": 4,
-    "ffn": [2048] * 4,
-}
 SETTLE = 32
 """Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""
+PROFILE_CHUNKS = 30
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,22 +65,13 @@ CASES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A profile of the engine: seconds by block and batch, tails, and what surrounds a batch."""
-
-    costs: dict[int, dict[int, float]]
-    p99_ratio: float
-    per_batch_s: float
-    per_hop_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of all streams together, after the settling."""
+    """Of all streams together, after the settling. `parts` are means, the response is a median."""
 
     interval_s: float
     response_s: float
     missed: float
+    parts: Parts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,16 +88,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     model = ModelRef(kind="synthetic", config={**MODEL, "tokens": args.tokens})
     pairs: dict[Case, list[tuple[Outcome, Outcome]]] = {case: [] for case in CASES}
     with Progress(console=console) as progress:
-        task = progress.add_task("fidelity", total=args.repeat * (len(CASES) + 2))
-        for _ in range(args.repeat):
-            profiles = {}
-            for workers in (1, 2):
-                progress.update(task, description=f"profile, {workers} process(es)")
-                profiles[workers] = measure(model, workers)
-                progress.advance(task)
+        task = progress.add_task("fidelity", total=args.repeat * len(CASES))
+        for number in range(args.repeat):
             for case in CASES:
-                progress.update(task, description=case.name)
-                pairs[case].append(compare(model, case, profiles[case.workers], args.chunks))
+                progress.update(task, description=f"{number + 1}/{args.repeat} {case.name}")
+                pairs[case].append(compare(model, case, args.chunks))
                 progress.advance(task)
     rows = {case: _errors(outcomes) for case, outcomes in pairs.items()}
     _print_rows(rows, pairs, console)
@@ -130,7 +110,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "settle": SETTLE,
         "repeat": args.repeat,
         "cases": [case.name for case in CASES],
-        "note": "real blocks in real processes; profile from runs of their own",
+        "note": "real blocks in real processes; each case profiled in a run of its own",
     }
     out = result(figures, config)
     out["cases"] = {
@@ -138,67 +118,12 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "interval_error": error[0].value,
             "response_error": error[1].value,
             "miss_difference_pp": error[2].value,
+            "engine": [asdict(real) for real, _ in pairs[case]],
+            "simulator": [asdict(simulated) for _, simulated in pairs[case]],
         }
         for case, error in rows.items()
     }
     return out
-
-
-# -- profile --------------------------------------------------------------------------------------
-
-
-def measure(model: ModelRef, workers: int) -> Measured:
-    """Durations by (block, batch) from the task records of runs with one and with four streams."""
-    durations: dict[tuple[int, int], list[float]] = {}
-    gaps: list[float] = []
-    hops: list[float] = []
-    kind = "sequential" if workers == 1 else "block"
-    for streams, batch in ((1, 1), (4, 4)):
-        deployment = simple_deployment(
-            model, partition=kind, devices=workers, workers=workers, max_batch=batch
-        )
-        configs = [_config(i, None, 6) for i in range(streams)]
-        engine = run_streams(deployment, configs, chunks=24, timeout_s=300.0)
-        _take_records(engine, deployment, durations, gaps, hops)
-        pause_between_runs()
-    costs: dict[int, dict[int, float]] = {}
-    ratios = []
-    for (block, size), seconds in durations.items():
-        if len(seconds) >= 8:
-            costs.setdefault(block, {})[size] = float(np.median(seconds))
-            ratios.append(float(np.percentile(seconds, 99) / np.median(seconds)))
-    return Measured(
-        costs=costs,
-        p99_ratio=max(1.0, float(np.median(ratios))),
-        per_batch_s=float(np.median(gaps)),
-        # A receiver that computes looks at its mail afterwards; the quick hops met an idle one.
-        per_hop_s=float(np.percentile(hops, 10)) if hops else 0.0,
-    )
-
-
-def _take_records(
-    run: EngineRun,
-    deployment: Deployment,
-    durations: dict[tuple[int, int], list[float]],
-    gaps: list[float],
-    hops: list[float],
-) -> None:
-    blocks = deployment.graph.blocks
-    tasks = run.trace.tasks
-    for device in np.unique(tasks["device"]):
-        mine = tasks[tasks["device"] == device]
-        _, first = np.unique(mine["batch"], return_index=True)
-        batches = mine[first]
-        # The first chunks find empty windows and cold caches.
-        steady = batches[batches["chunk"] >= 6]
-        for record in steady:
-            key = (int(record["stage"]) % blocks, int(record["size"]))
-            durations.setdefault(key, []).append(float(record["end_s"] - record["start_s"]))
-        idle = steady["start_s"][1:] - steady["end_s"][:-1]
-        busy = steady["ready_s"][1:] < steady["end_s"][:-1]
-        gaps.extend(idle[busy & (idle >= 0.0)].tolist())
-        came = mine[(mine["source"] >= 0) & (mine["source"] != device)]
-        hops.extend((came["ready_s"] - came["sent_s"]).tolist())
 
 
 # -- the two sides --------------------------------------------------------------------------------
@@ -214,7 +139,7 @@ def _config(index: int, period_s: float | None, places: int) -> StreamConfig:
     )
 
 
-def compare(model: ModelRef, case: Case, profile: Measured, chunks: int) -> tuple[Outcome, Outcome]:
+def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]:
     """(engine, simulator) for one case."""
     deployment = simple_deployment(
         model,
@@ -223,39 +148,42 @@ def compare(model: ModelRef, case: Case, profile: Measured, chunks: int) -> tupl
         workers=case.workers,
         max_batch=case.max_batch,
     )
-    work_s = sum(
-        profile.costs[stage % deployment.graph.blocks][1] + profile.per_batch_s
-        for stage in range(deployment.graph.stages)
-    )
+    graph, route = deployment.graph, deployment.routes[0]
+    crossings = sum(route.device_of(s) != route.device_of(s + 1) for s in range(graph.stages - 1))
+    places = max(4 if case.max_batch > 1 else 2, crossings + 2)
+    free = [_config(i, None, places) for i in range(case.streams)]
+    alone = run_streams(deployment, free, chunks=PROFILE_CHUNKS, timeout_s=TIMEOUT_S)
+    pause_between_runs()
+    profile = profile_of(alone, graph.blocks)
     period_s = None
     if case.load is not None:
+        work_s = sum(
+            profile.costs[stage % graph.blocks][1] + profile.per_batch_s
+            for stage in range(graph.stages)
+        )
         period_s = work_s * case.streams / (case.workers * case.load)
-    route = deployment.routes[0]
-    crossings = sum(
-        route.device_of(s) != route.device_of(s + 1) for s in range(deployment.graph.stages - 1)
-    )
-    places = max(4 if case.max_batch > 1 else 2, crossings + 2)
     total = SETTLE + chunks
     configs = [_config(i, period_s, places) for i in range(case.streams)]
-    run = run_streams(deployment, configs, chunks=total, timeout_s=300.0)
+    run = run_streams(deployment, configs, chunks=total, timeout_s=TIMEOUT_S)
     pause_between_runs()
+    began_s = [float(s.release_s[0]) for s in run.streams]
     real = _outcome(
-        [(s.release_s, s.exit_s, s.deadline_s) for s in run.streams], case.load is not None
+        [(s.release_s, s.exit_s, s.deadline_s) for s in run.streams],
+        case,
+        parts_of(run.trace.tasks, graph.stages, SETTLE),
     )
-    simulated = _outcome(
-        _simulate(deployment, case, profile, period_s, places, total), case.load is not None
-    )
-    return real, simulated
+    return real, _simulated(deployment, case, profile, period_s, places, total, began_s)
 
 
-def _simulate(
+def _simulated(
     deployment: Deployment,
     case: Case,
     profile: Measured,
     period_s: float | None,
     places: int,
     chunks: int,
-) -> list[tuple[Any, Any, Any]]:
+    began_s: Sequence[float],
+) -> Outcome:
     graph, route = deployment.graph, deployment.routes[0]
     hop = LinkSpec(latency_s=profile.per_hop_s, bandwidth_bytes_s=float("inf"))
     scenario = Scenario(
@@ -275,22 +203,24 @@ def _simulate(
                 block_keys=tuple(range(graph.blocks)),
                 period_s=period_s,
                 credits=places,
-                open_s=1e-3 * i,
+                open_s=at_s - min(began_s),
                 max_chunks=chunks,
                 expected_response_s=0.0,
             )
-            for i in range(case.streams)
+            for i, at_s in enumerate(began_s)
         ),
         end_s=3600.0,
         max_batch=case.max_batch,
         boundary_credits=deployment.credits,
-        noise=NoiseSpec(p99_ratio=profile.p99_ratio),
+        noise=NoiseSpec(factors=profile.factors),
         per_batch_s=profile.per_batch_s,
+        per_entry_s=profile.per_entry_s,
         credit_latency_s=profile.per_hop_s,
     )
     simulator = Simulator(scenario)
     simulator.run()
-    return [
+    tasks, _ = simulator.log.take()
+    streams = [
         (
             np.array([c.release_s for c in trace.chunks]),
             np.array([c.exit_s for c in trace.chunks]),
@@ -298,9 +228,10 @@ def _simulate(
         )
         for trace in simulator.traces
     ]
+    return _outcome(streams, case, parts_of(tasks, graph.stages, SETTLE))
 
 
-def _outcome(streams: Sequence[tuple[Any, Any, Any]], periodic: bool) -> Outcome:
+def _outcome(streams: Sequence[tuple[Any, Any, Any]], case: Case, parts: Parts) -> Outcome:
     intervals, responses, misses = [], [], []
     for release_s, exit_s, deadline_s in streams:
         intervals.append(float(np.mean(np.diff(exit_s[SETTLE:]))))
@@ -309,7 +240,8 @@ def _outcome(streams: Sequence[tuple[Any, Any, Any]], periodic: bool) -> Outcome
     return Outcome(
         interval_s=float(np.mean(intervals)),
         response_s=float(np.median(responses)),
-        missed=float(np.mean(misses)) if periodic else 0.0,
+        missed=float(np.mean(misses)) if case.load is not None else 0.0,
+        parts=parts,
     )
 
 
@@ -342,24 +274,46 @@ def _print_rows(
     pairs: Mapping[Case, Sequence[tuple[Outcome, Outcome]]],
     console: Console,
 ) -> None:
-    table = Table(title="engine / simulator, median of the rounds", title_justify="left")
-    for heading in ("case", "interval ms", "error", "response ms", "error", "missed %"):
-        table.add_column(heading, justify="left" if heading == "case" else "right")
+    """Two lines a case: the engine, and the simulator with its errors."""
+    table = Table(
+        title="engine and simulator, ms, median of the rounds; compute, queue and link are the mean"
+        " parts of a response",
+        title_justify="left",
+    )
+    table.add_column("case")
+    for heading in ("", "interval", "response", "compute", "queue", "link", "missed"):
+        table.add_column(heading, justify="right" if heading else "left")
     for case, errors in rows.items():
-        real = [r for r, _ in pairs[case]]
-        simulated = [s for _, s in pairs[case]]
-
-        def both(field: str, scale: float, a: Any = real, b: Any = simulated) -> str:
-            first = float(np.median([getattr(o, field) for o in a])) * scale
-            second = float(np.median([getattr(o, field) for o in b])) * scale
-            return f"{first:.4g} / {second:.4g}"
-
+        for name, outcomes in (
+            ("engine", [real for real, _ in pairs[case]]),
+            ("simulator", [simulated for _, simulated in pairs[case]]),
+        ):
+            values = [
+                1e3 * float(np.median([pick(outcome) for outcome in outcomes])) for pick in _COLUMNS
+            ]
+            missed = 100.0 * float(np.median([outcome.missed for outcome in outcomes]))
+            table.add_row(
+                case.name if name == "engine" else "",
+                name,
+                *(f"{value:.2f}" for value in values),
+                f"{missed:.1f}%",
+            )
         table.add_row(
-            case.name,
-            both("interval_s", 1e3),
+            "",
+            "error",
             f"{100 * errors[0].value:.1f}%",
-            both("response_s", 1e3),
             f"{100 * errors[1].value:.1f}%",
-            both("missed", 100.0),
+            *("",) * 3,
+            f"{errors[2].value:.1f} pp",
+            end_section=True,
         )
     console.print(table)
+
+
+_COLUMNS: tuple[Callable[[Outcome], float], ...] = (
+    lambda outcome: outcome.interval_s,
+    lambda outcome: outcome.response_s,
+    lambda outcome: outcome.parts.compute_s,
+    lambda outcome: outcome.parts.queue_s,
+    lambda outcome: outcome.parts.link_s,
+)

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from physis_core.bench.peer_torch import run_peer
 from physis_core.bench.streaming import (
+    MODEL,
     StreamRun,
     free_stream,
     pause_between_runs,
@@ -35,15 +36,6 @@ from physis_core.plan.partition import Partition, make_partition
 from physis_core.runtime.deployment import Deployment, simple_deployment
 from physis_core.types import UserError
 
-MODEL: Mapping[str, Any] = {
-    "steps": 4,
-    "blocks": 4,
-    "tokens": 64,
-    "dim": 512,
-    "heads": 8,
-    "window_chunks": 4,
-    "ffn": [2048] * 4,
-}
 SLOWEST_BLOCK_MS = 5.0
 TIMEOUT_S = 600.0
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,17 @@ from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Array, FinishedChunk, Observation, ObservationStamp, Refused
 
 Seconds = npt.NDArray[np.float64]
+
+MODEL: Mapping[str, Any] = {
+    "steps": 4,
+    "blocks": 4,
+    "tokens": 64,
+    "dim": 512,
+    "heads": 8,
+    "window_chunks": 4,
+    "ffn": [2048] * 4,
+}
+"""A synthetic model of blocks that are alike and take some milliseconds: enough to measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from physis_core.plan.config import PlanConfig, read_plan
 from physis_core.plan.even_split import compare
 from physis_core.plan.fields import read_file
 from physis_core.plan.report import plan_report
+from physis_core.sim.config import read_simulation
 from physis_core.types import UserError
 
 SUMMARY = "from an SLO and a pool of devices to a deployment, its capacity and its cost"
@@ -39,7 +40,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError("plot", str(args.plot), "its directory does not exist")
     fields = read_file(args.file)
     config = read_plan(fields, args.file.parent)
-    # What to simulate stands in the same file, and is read by `physis simulate`.
+    if "simulate" in fields:
+        # It is for `physis simulate`; what is wrong in the file is said all the same.
+        read_simulation(fields.fields("simulate"), config)
     fields.raw("simulate", None)
     fields.finish()
     console = Console()

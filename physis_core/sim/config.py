@@ -13,6 +13,9 @@ from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Stall
 from physis_core.types import UserError
 
+MOST_ARRIVALS = 1e6
+"""Expected number in a simulation; more are a slip of the pen, and would fill the memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
@@ -90,13 +93,15 @@ def _read_arrivals(fields: Fields, plan: PlanConfig, end_s: float, seed: int) ->
     if "poisson" in fields:
         poisson = fields.fields("poisson")
         names = poisson.listed("streams")
+        if not names:
+            raise UserError(poisson.name("streams"), names, "needs at least one")
         for i, name in enumerate(names):
-            if name not in kinds:
+            if not isinstance(name, str) or name not in kinds:
                 raise UserError(
                     f"{poisson.name('streams')}[{i}]", name, f"one of {', '.join(kinds)}"
                 )
         process = PoissonArrivals(
-            rate_hz=poisson.number("rate_per_s", above=0.0),
+            rate_hz=poisson.number("rate_per_s", above=0.0, most=MOST_ARRIVALS / end_s),
             mean_stay_s=poisson.number("mean_stay_s", above=0.0),
         )
         poisson.finish()

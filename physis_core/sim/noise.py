@@ -23,12 +23,14 @@ class NoiseSpec:
     `relative`: standard deviation of a normal factor, as emulated devices have it.
     `p99_ratio`: p99 over p50 of a log-normal factor, as a measured profile gives it.
     `tail_probability`, `tail_factor`: now and then a task takes so many times as long.
+    `factors`: measured factors, drawn evenly; instead of the others.
     """
 
     relative: float = 0.0
     p99_ratio: float = 1.0
     tail_probability: float = 0.0
     tail_factor: float = 1.0
+    factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.relative < 0.3:
@@ -37,6 +39,10 @@ class NoiseSpec:
             raise UserError("p99_ratio", self.p99_ratio, "must be in [1, 100)")
         if self.relative > 0.0 and self.p99_ratio > 1.0:
             raise UserError("p99_ratio", self.p99_ratio, "give it or `relative`, not both")
+        if self.factors and (self.relative > 0.0 or self.p99_ratio > 1.0):
+            raise UserError("factors", len(self.factors), "give them or a distribution, not both")
+        if not all(0.0 < factor < math.inf for factor in self.factors):
+            raise UserError("factors", min(self.factors), "must be positive and finite")
         if not 0.0 <= self.tail_probability < 1.0:
             raise UserError("tail_probability", self.tail_probability, "must be in [0, 1)")
         if self.tail_factor < 1.0:
@@ -44,13 +50,16 @@ class NoiseSpec:
 
     @property
     def silent(self) -> bool:
-        return self.relative == 0.0 and self.p99_ratio == 1.0 and self.tail_probability == 0.0
+        tail = self.tail_probability > 0.0
+        return not (tail or self.factors) and self.relative == 0.0 and self.p99_ratio == 1.0
 
     @property
     def p99_factor(self) -> float:
         """p99 of the factor, by which plans leave room."""
         if self.tail_probability >= 0.01:
             return self.tail_factor
+        if self.factors:
+            return float(np.percentile(self.factors, 99.0))
         return max(self.p99_ratio, 1.0 + _Z99 * self.relative)
 
 
@@ -64,6 +73,8 @@ class Noise:
         self._same = DurationNoise(spec.relative, seed) if spec.relative > 0.0 else None
         draws = np.random.default_rng([seed, 1]).standard_normal(_TABLE)
         factors = np.exp(draws * math.log(spec.p99_ratio) / _Z99)
+        if spec.factors:
+            factors = np.random.default_rng([seed, 3]).choice(spec.factors, _TABLE)
         if spec.tail_probability > 0.0:
             tail = np.random.default_rng([seed, 2]).random(_TABLE) < spec.tail_probability
             factors = np.where(tail, factors * spec.tail_factor, factors)

@@ -55,7 +55,7 @@ class Simulator:
             self.costs,
             scenario.boundary_credits,
             wake=lambda time_s, run: self._push(time_s, _POLL, run),
-            enter=self._enqueue,
+            enter=self._enter if scenario.per_entry_s > 0.0 else self._enqueue,
             missed=missed,
         )
         self.traces = self._doors.traces
@@ -196,8 +196,8 @@ class Simulator:
         if self._noise is not None:
             seconds *= self._noise.factor(first.stream, first.seq, first.stage)
         device.running = tasks
-        device.started_s = now_s
-        device.ends_s = now_s + seconds + scenario.per_batch_s
+        device.started_s = now_s + scenario.per_batch_s
+        device.ends_s = device.started_s + seconds
         device.batches += 1
         self._number += 1
         heapq.heappush(self._heap, (device.ends_s, self._number, _DONE, device))
@@ -255,6 +255,10 @@ class Simulator:
                 self._number += 1
                 heapq.heappush(self._heap, (arrive_s, self._number, _ARRIVE, task))
         self._touch(device)
+
+    def _enter(self, task: Chunk, slot: Slot, now_s: float) -> None:
+        task.slot = slot
+        self._push(now_s + self.scenario.per_entry_s, _ARRIVE, task)
 
     def _enqueue(self, task: Chunk, slot: Slot, now_s: float) -> None:
         task.slot = slot

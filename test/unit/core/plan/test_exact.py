@@ -20,7 +20,7 @@ from physis_core.sim.simulator import Simulator
 
 
 def test_packing_admits_nearly_what_the_optimum_does() -> None:
-    pytest.importorskip("ortools")
+    pytest.importorskip("ortools", reason="the exact optimum needs ortools (requirements/dev.in)")
     from physis_core.bench.exact_placement import optimum
 
     ours = best = 0

@@ -62,6 +62,11 @@ def changed(**parts: Any) -> dict[str, Any]:
     return {**CONFIG, **parts}
 
 
+def poisson(**parts: Any) -> dict[str, Any]:
+    process = {"rate_per_s": 0.5, "mean_stay_s": 6, "streams": ["w"], **parts}
+    return changed(simulate={"seconds": 5, "arrivals": {"poisson": process}})
+
+
 def outcome(values: dict[str, Any]) -> dict[str, Any]:
     fields = Fields(values, "")
     plan = read_plan(fields, Path())
@@ -98,14 +103,23 @@ def test_streams_come_go_and_are_refused() -> None:
             changed(simulate={"arrivals": {"trace": [{"stream": "x"}]}}),
             "simulate.arrivals.trace[0].stream",
         ),
+        (poisson(streams=[]), "simulate.arrivals.poisson.streams"),
+        (poisson(streams=[["w"]]), "simulate.arrivals.poisson.streams[0]"),
+        (poisson(rate_per_s=1e30), "simulate.arrivals.poisson.rate_per_s"),
+        (poisson(mean_stay_s=float("nan")), "simulate.arrivals.poisson.mean_stay_s"),
     ],
 )
+@pytest.mark.parametrize("verb", ["simulate", "plan"])
 def test_bad_yaml_gets_one_line_with_the_field(
-    values: dict[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str,
+    values: dict[str, Any],
+    field: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(values))
-    assert main(["simulate", str(path)]) == 2
+    assert main([verb, str(path)]) == 2
     said = capsys.readouterr().err.strip()
     assert field in said
     assert "\n" not in said

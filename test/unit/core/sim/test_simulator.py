@@ -165,6 +165,33 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
     assert first != exits(run(replace(noisy, seed=1)))
 
 
+def test_measured_factors_are_drawn_as_they_are() -> None:
+    noise = Noise(NoiseSpec(factors=(0.9, 1.0, 1.3)), seed=0)
+    drawn = [noise.factor(0, chunk, 0) for chunk in range(3000)]
+    assert set(drawn) == {0.9, 1.0, 1.3}
+    assert 900 < drawn.count(1.3) < 1100
+    with pytest.raises(UserError, match="factors"):
+        NoiseSpec(factors=(1.0,), p99_ratio=1.2)
+    with pytest.raises(UserError, match="factors"):
+        NoiseSpec(factors=(1.0, math.nan))
+
+
+def test_a_chunk_enters_later_and_a_batch_starts_later_where_that_takes_time() -> None:
+    one = scenario(kind="sequential", devices=1, chunks=1, per_entry_s=0.004, per_batch_s=0.001)
+    simulator = run(one)
+    # Six blocks of 10 ms, each after 1 ms.
+    assert exits(simulator)[0] == pytest.approx(0.004 + 6 * 0.011)
+    assert simulator.devices[0].busy_s == pytest.approx(0.060)
+
+
+def test_a_simulation_goes_on_where_it_stopped() -> None:
+    spec = scenario(kind="sequential", devices=1, credits=2, chunks=20)
+    whole, parts = run(spec), Simulator(spec)
+    for end_s in (0.1, 0.35, 0.8, 100.0):
+        parts.run(end_s)
+    assert exits(parts) == exits(whole)
+
+
 def test_noise_has_the_median_and_tail_that_it_says() -> None:
     noise = Noise(NoiseSpec(p99_ratio=1.5), seed=3)
     draws = sorted(noise.factor(s, c, t) for s in range(3) for c in range(200) for t in range(40))

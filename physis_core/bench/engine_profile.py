@@ -1,0 +1,130 @@
+"""What the simulator must know of an engine, from the task records of a run: block costs by batch
+size, how they vary, and what surrounds a batch. And where a chunk's time goes, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from physis_core.bench.streaming import EngineRun
+from physis_core.runtime.costs import CostTable
+
+COLD = 6
+"""The first chunks find empty windows and cold caches."""
+ENOUGH = 8
+"""Fewer batches of one size say too little of it."""
+FACTORS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """`costs`: median seconds by block and batch size. `factors`: quantiles of durations over their
+    median. `per_batch_s`: mean time between a batch and the next where that one was ready.
+    `per_hop_s`, `per_entry_s`: from one worker, and from the front, to a worker that idles.
+    """
+
+    costs: dict[int, dict[int, float]]
+    factors: tuple[float, ...]
+    per_batch_s: float
+    per_hop_s: float
+    per_entry_s: float
+
+
+def profile_of(run: EngineRun, blocks: int) -> Measured:
+    """Raises ValueError where the run was too short to say anything."""
+    durations: dict[tuple[int, int], list[float]] = {}
+    gaps: list[float] = []
+    tasks = run.trace.tasks
+    for device in np.unique(tasks["device"]):
+        mine = tasks[tasks["device"] == device]
+        _, first = np.unique(mine["batch"], return_index=True)
+        batches = mine[first]
+        steady = batches[batches["chunk"] >= COLD]
+        for record in steady:
+            key = (int(record["stage"]) % blocks, int(record["size"]))
+            durations.setdefault(key, []).append(float(record["end_s"] - record["start_s"]))
+        idle = steady["start_s"][1:] - steady["end_s"][:-1]
+        busy = (steady["ready_s"][1:] <= steady["end_s"][:-1]) & (idle >= 0.0)
+        gaps.extend(idle[busy].tolist())
+    costs: dict[int, dict[int, float]] = {}
+    factors: list[float] = []
+    for (block, size), seconds in durations.items():
+        if len(seconds) >= ENOUGH:
+            median = float(np.median(seconds))
+            costs.setdefault(block, {})[size] = median
+            factors.extend((np.array(seconds) / median).tolist())
+    if len(costs) < blocks:
+        raise ValueError(f"only blocks {sorted(costs)} of {blocks} ran often enough")
+    came = tasks["ready_s"] - tasks["sent_s"]
+    hopped = (tasks["source"] >= 0) & (tasks["source"] != tasks["device"])
+    return Measured(
+        costs={b: with_sizes(row, run.costs_s.get(b, {})) for b, row in costs.items()},
+        factors=tuple(np.quantile(factors, (np.arange(FACTORS) + 0.5) / FACTORS).tolist()),
+        # A batch that waits for the front's or a peer's message is no dispatch: beyond p99 there
+        # are only stalls, which the durations have as well.
+        per_batch_s=_trimmed_mean(gaps),
+        # A receiver that computes looks at its mail afterwards; the quick ones met an idle one.
+        per_hop_s=_quick(came[hopped]),
+        per_entry_s=_quick(came[tasks["source"] < 0]),
+    )
+
+
+def with_sizes(seen: Mapping[int, float], at_start: Mapping[int, float]) -> dict[int, float]:
+    """The row with the sizes that did not occur: as the workers measured them at their start, in
+    proportion to the nearest size that did.
+    """
+    row = dict(seen)
+    if not at_start:
+        return row
+    table = CostTable({0: at_start})
+    for size in {1, *at_start}:
+        if size not in seen:
+            nearest = min(seen, key=lambda known: abs(known - size))
+            row[size] = seen[nearest] * table.predict_s(0, size) / table.predict_s(0, nearest)
+    return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Mean seconds of a chunk between its release and its exit, by what it spent them on.
+
+    `link`: on the way between workers, and from the front; `queue`: ready and not yet running;
+    `compute`: in a batch, whatever its size.
+    """
+
+    compute_s: float
+    queue_s: float
+    link_s: float
+
+
+def parts_of(tasks: Any, stages: int, settle: int) -> Parts:
+    """From task records of `TASK_DTYPE`, chunks from `settle` on that walked all stages."""
+    steady = tasks[tasks["chunk"] >= settle]
+    key = steady["stream"].astype(np.int64) * (1 << 40) + steady["chunk"].astype(np.int64)
+    names, counts = np.unique(key, return_counts=True)
+    steady = steady[np.isin(key, names[counts == stages])]
+    chunks = max(1, len(steady) // stages)
+
+    def mean(from_: str, to: str) -> float:
+        return float((steady[to] - steady[from_]).sum()) / chunks
+
+    return Parts(
+        compute_s=mean("start_s", "end_s"),
+        queue_s=mean("ready_s", "start_s"),
+        link_s=mean("sent_s", "ready_s"),
+    )
+
+
+def _trimmed_mean(values: list[float]) -> float:
+    if not values:
+        return 0.0
+    kept = np.array(values)
+    return float(kept[kept <= np.percentile(kept, 99.0)].mean())
+
+
+def _quick(seconds: Any) -> float:
+    return float(np.percentile(seconds, 10)) if len(seconds) else 0.0

@@ -1,0 +1,94 @@
+"""What is read out of task records, with a simulated run standing in for the engine's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from physis_core.bench.engine_profile import parts_of, profile_of, with_sizes
+from physis_core.bench.streaming import EngineRun
+from physis_core.observe.trace import RunTrace
+from physis_core.plan.partition import make_partition
+from physis_core.plan.topology import LinkSpec, Pool
+from physis_core.sim.noise import NoiseSpec
+from physis_core.sim.scenario import Scenario, SimStream
+from physis_core.sim.simulator import Simulator
+from physis_core.types import StageGraph
+
+GRAPH = StageGraph(steps=2, blocks=3)
+COSTS = {0: {1: 0.010}, 1: {1: 0.020}, 2: {1: 0.015}}
+
+
+def simulated(**options: object) -> Simulator:
+    partition = make_partition("block", GRAPH, 3)
+    hop = LinkSpec(latency_s=0.001, bandwidth_bytes_s=float("inf"))
+    pool = Pool(devices=3, memory_bytes=1.0, devices_per_host=3, fast=hop, slow=hop)
+    stream = SimStream(
+        stream_id="s",
+        graph=GRAPH,
+        device_of=partition.rank_of,
+        block_keys=(0, 1, 2),
+        period_s=None,
+        credits=4,
+        max_chunks=40,
+    )
+    simulator = Simulator(
+        Scenario(
+            pool=pool,
+            costs=COSTS,
+            streams=(stream,),
+            end_s=100.0,
+            max_batch=1,
+            **options,  # type: ignore[arg-type]
+        )
+    )
+    simulator.run()
+    return simulator
+
+
+def test_the_profile_of_a_run_is_what_went_into_it() -> None:
+    simulator = simulated(
+        noise=NoiseSpec(factors=(0.9, 1.0, 1.0, 1.0, 1.2)),
+        per_batch_s=0.0005,
+        per_entry_s=0.002,
+    )
+    tasks, _ = simulator.log.take()
+    tasks["source"][(tasks["stage"] == 0)] = -1
+    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
+    found = profile_of(EngineRun(streams=(), trace=trace, costs_s={0: {1: 0.01, 2: 0.016}}), 3)
+    for block, row in COSTS.items():
+        assert found.costs[block][1] == pytest.approx(row[1], rel=1e-6)
+    # A size that did not occur: in proportion to what was measured at the start.
+    assert found.costs[0][2] == pytest.approx(0.016)
+    assert set(found.costs[1]) == {1}
+    assert min(found.factors) == pytest.approx(0.9)
+    assert max(found.factors) == pytest.approx(1.2)
+    assert found.per_batch_s == pytest.approx(0.0005)
+    assert found.per_hop_s == pytest.approx(0.001)
+    assert found.per_entry_s == pytest.approx(0.002)
+
+
+def test_parts_add_up_to_the_response() -> None:
+    simulator = simulated(per_batch_s=0.0005, per_entry_s=0.002)
+    tasks, _ = simulator.log.take()
+    parts = parts_of(tasks, GRAPH.stages, 8)
+    responses = [c.exit_s - c.release_s for c in simulator.traces[0].chunks[8:]]
+    assert parts.compute_s == pytest.approx(2 * 0.045)
+    # Each step's last device is not its first, so every stage but the first is a hop.
+    assert parts.link_s == pytest.approx(0.002 + 5 * 0.001)
+    whole = parts.compute_s + parts.queue_s + parts.link_s
+    assert whole == pytest.approx(float(np.mean(responses)))
+
+
+def test_a_row_keeps_what_was_seen_and_takes_the_rest_in_proportion() -> None:
+    assert with_sizes({1: 0.02, 4: 0.05}, {}) == {1: 0.02, 4: 0.05}
+    row = with_sizes({4: 0.06}, {1: 0.01, 2: 0.015, 4: 0.03})
+    assert row == {4: 0.06, 1: pytest.approx(0.02), 2: pytest.approx(0.03)}
+
+
+def test_a_run_that_is_too_short_says_so() -> None:
+    tasks, _ = simulated().log.take()
+    tasks = tasks[tasks["chunk"] < 8]
+    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
+    with pytest.raises(ValueError, match="often enough"):
+        profile_of(EngineRun(streams=(), trace=trace, costs_s={}), 3)
