@@ -83,6 +83,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             progress.update(stacks, advance=1, now="")
         playing = progress.add_task("hand-overs", total=args.sequences, now="")
         handed = _handovers(args.sequences, lambda n: progress.advance(playing, n))
+    # What was killed gave nothing back.
+    remove_abandoned()
     figures = _figures(runs, starts, handed)
     print_figures("Safety: loop, rest after kills, start, hand-over", figures, console)
     config = {
