@@ -1,4 +1,5 @@
-"""Notices when ROS time and steady time part: a clock that was set, or a simulation that restarted.
+"""Notices when ROS time and steady time part: a clock that was set, a simulation that restarted or
+stands still.
 
 Pure: both clocks are given at each call.
 """
@@ -28,8 +29,23 @@ class ClockJumpWatch:
         self._simulated = simulated
         self._max_rate = max_rate
         self._last: tuple[int, float] | None = None
+        self._moved: tuple[int, float] | None = None
+
+    def standstill(self, steady_s: float) -> str:
+        """Why simulated time does not advance, as of the last look; empty where it does."""
+        if not self._simulated or self._moved is None:
+            return ""
+        ros_ns, moved_s = self._moved
+        still_s = steady_s - moved_s
+        if still_s <= self._threshold_s:
+            return ""
+        if ros_ns == 0:
+            return f"no /clock for {still_s:.1f} s"
+        return f"/clock stands still at {ros_ns * 1e-9:.3f} for {still_s:.1f} s"
 
     def look(self, *, ros_ns: int, steady_s: float) -> ClockJump | None:
+        if self._moved is None or ros_ns != self._moved[0]:
+            self._moved = (ros_ns, steady_s)
         last = self._last
         if ros_ns == 0:
             return None

@@ -3,10 +3,11 @@
 Pure: every call is given the time. A source is one camera (`camera/front`) or one joint
 (`joint/elbow_joint`; each has stamps of its own, so that several publishers may share a robot).
 
-A reading counts only when its stamp is newer than the source's last one. One that repeats a stamp
-(a frozen camera looks alive), goes back, or lies in the future is refused and counted, and a source
-without a counting reading for `max_age_s` of steady time has no part in any observation. Nothing
-missing is ever filled: there is a whole set or a reason for each source that is in its way.
+A reading counts only when its stamp is newer than the source's last one. One that has no stamp,
+repeats one (a frozen camera looks alive), goes back, or lies in the future is refused and counted,
+and a source without a counting reading for `max_age_s` of steady time has no part in any
+observation. Nothing missing is ever filled: there is a whole set or a reason for each source that
+is in its way.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class SourceCounts:
     """What came from a source since the last reset, and what of it did not count."""
 
     accepted: int = 0
+    unstamped: int = 0
     repeated: int = 0
     back: int = 0
     future: int = 0
@@ -116,6 +118,10 @@ class _Source(Generic[T]):
         self, value: T, stamp_ns: int, receipt_ns: int, receipt_s: float, config: SyncConfig
     ) -> str | None:
         self.last_seen_s = receipt_s
+        if stamp_ns <= 0:
+            # Of a driver that does not stamp, or of simulated time before /clock came.
+            self.counts.unstamped += 1
+            return self._refuse("it has no stamp")
         ahead_ns = stamp_ns - receipt_ns
         if ahead_ns > config.future_s * 1e9:
             self.counts.future += 1

@@ -271,6 +271,8 @@ class PhysisNode(LifecycleNode, Generic[P]):
             own_level, own_message = ERROR, self._fault
         elif self._qos_faults:
             own_level, own_message = WARN, "; ".join(self._qos_faults.values())
+        elif standstill := self._clocks.standstill():
+            own_level, own_message = WARN, standstill
         found = [
             Diagnosis(part="node", level=own_level, message=own_message, values={"state": state})
         ]

@@ -67,6 +67,10 @@ class NodeClock:
         """A timer that a paused or jumping /clock does not touch."""
         return self._node.create_timer(period_s, callback, clock=self._steady)
 
+    def standstill(self) -> str:
+        """Why simulated time does not advance; empty where it does."""
+        return self._watch.standstill(self.steady_s())
+
     def _look(self) -> None:
         jump = self._watch.look(ros_ns=self.now_ns(), steady_s=self.steady_s())
         if jump is not None:

@@ -239,10 +239,11 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         reasons = {**self._sync.why_unmatched(self.steady_s()), **self._unreadable}
         values: dict[str, object] = {"observations": self._published, "in_last_second": published}
         for name, counts in self._sync.counts().items():
-            if name.startswith("camera/") or counts.repeated or counts.back or counts.future:
+            refused = (counts.unstamped, counts.repeated, counts.back, counts.future)
+            if name.startswith("camera/") or any(refused):
                 values[name] = (
-                    f"accepted {counts.accepted}, repeated {counts.repeated}, "
-                    f"back {counts.back}, future {counts.future}"
+                    f"accepted {counts.accepted}, unstamped {counts.unstamped}, "
+                    f"repeated {counts.repeated}, back {counts.back}, future {counts.future}"
                 )
         if reasons:
             message = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

@@ -81,6 +81,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         self._skipped_s = 0.0
         self._told_refusals = 0
         self._before_others = False
+        self._simulated_time = bool(self.get_parameter("use_sim_time").value)
 
     # Life cycle --------------------------------------------------------------------------------
 
@@ -202,8 +203,13 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                 robot.skip_to(self.steady_s())
                 self._skipped_s += lag_s
             tick = robot.tick()
-            # Both clocks are read here together; the state belongs to the tick's own instant.
-            stamp_ns = self.now_ns() + round((tick.at_s - self.steady_s()) * 1e9)
+            # Both clocks are read here together; the state belongs to the tick's own instant. A
+            # simulator's time runs at its own pace, or not at all: there it is what it is now.
+            steady_s, now_ns = self.both_clocks()
+            if now_ns == 0:
+                continue  # simulated time that has not begun: nothing can be stamped
+            late_s = 0.0 if self._simulated_time else steady_s - tick.at_s
+            stamp_ns = now_ns - round(late_s * 1e9)
             self._snapshot = _Snapshot(
                 stamp_ns=stamp_ns,
                 qpos=robot.plant.data.qpos.copy(),

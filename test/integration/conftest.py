@@ -46,17 +46,19 @@ class RosBench:
         words = ["-m", f"physis_ros.nodes.{node}", "--ros-args", *given, *arguments]
         return self._run(node, words)
 
-    def start_file(self, path: Path, *words: str) -> Any:
-        """Run a Python file of the tests as a process of this domain."""
-        return self._run(path.stem, [str(path), *words])
+    def start_file(self, path: Path, *words: str, talks: bool = False) -> Any:
+        """Run a Python file of the tests as a process of this domain. `talks`: it has a standard
+        input."""
+        return self._run(path.stem, [str(path), *words], talks=talks)
 
-    def _run(self, name: str, words: list[str]) -> Any:
+    def _run(self, name: str, words: list[str], *, talks: bool = False) -> Any:
         log = self._folder / f"{name}.{len(self.processes)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, *words],
                 cwd=ROOT,
                 env=loopback_environment(self.domain),
+                stdin=subprocess.PIPE if talks else None,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )

@@ -44,3 +44,22 @@ def test_simulated_time_may_pause_and_race() -> None:
     assert clock.look(ros_ns=561 * 10**9, steady_s=60.2) is not None
     assert clock.look(ros_ns=560 * 10**9, steady_s=60.3) is not None
     assert clock.look(ros_ns=10**9, steady_s=60.4) is not None
+
+
+def test_simulated_time_that_stands_still_is_said_and_is_no_jump():
+    watch = ClockJumpWatch(threshold_s=1.0, simulated=True)
+    assert watch.standstill(0.0) == ""
+    assert watch.look(ros_ns=0, steady_s=10.0) is None
+    assert watch.standstill(12.0) == "no /clock for 2.0 s"
+    for steady_s in (13.0, 13.5, 16.0):
+        assert watch.look(ros_ns=5 * 10**9, steady_s=steady_s) is None
+    assert watch.standstill(14.0) == ""
+    assert watch.standstill(16.0) == "/clock stands still at 5.000 for 3.0 s"
+    assert watch.look(ros_ns=6 * 10**9, steady_s=17.0) is None
+    assert watch.standstill(17.5) == ""
+
+
+def test_wall_time_never_stands_still():
+    watch = ClockJumpWatch(threshold_s=1.0, simulated=False)
+    watch.look(ros_ns=5 * 10**9, steady_s=10.0)
+    assert watch.standstill(20.0) == ""

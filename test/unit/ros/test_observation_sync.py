@@ -66,6 +66,18 @@ class Feed:
         return dict(found.reasons)
 
 
+@pytest.mark.parametrize("stamp_ms", [0, -2])
+def test_what_has_no_stamp_counts_for_nothing(stamp_ms: int) -> None:
+    feed = Feed()
+    feed.all(9_990)
+    assert feed.image("front", stamp_ms) == "it has no stamp"
+    assert feed.joint("a", stamp_ms) == {"a": "it has no stamp"}
+    assert feed.sync.counts()["camera/front"].unstamped == 1
+    found = feed.match()
+    assert isinstance(found, Matched)
+    assert found.capture_oldest_ns == 9_990 * MS
+
+
 def test_a_whole_set_carries_its_oldest_and_newest_stamp() -> None:
     feed = Feed()
     feed.image("front", 9_980)
