@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import RosBench
+from conftest import PATIENCE_S, ROOT, RosBench
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -232,3 +232,18 @@ def test_what_does_not_fit_ends_with_one_line(
     said = ros.log(process)
     assert word in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("mode", ["free", "lockstep"])
+def test_the_example_loop_runs_beside_a_simulator(ros: RosBench, mode: str) -> None:
+    """With the checkpoint and the parameter file that go with us."""
+    # Behind the file, or the file's own mode would win.
+    given = ("--params-file", str(ROOT / "config" / "world_node.param.yaml"))
+    ros.start("world_node", arguments=(*given, "-p", f"mode:={mode}"))
+    ros.start("robot_sim_node", "realtime_priority:=0", "camera_hz:=10.0")
+    words = ["--seconds", "3", *(["--lockstep"] if mode == "lockstep" else [])]
+    example = ros.start_file(ROOT / "docs" / "examples" / "acwm_loop.py", *words)
+    assert example.wait(timeout=PATIENCE_S) == 0, ros.log(example)
+    frames = int(ros.log(example).split(" frames")[0].split()[-1])
+    # In lockstep every frame comes; a free world may skip on a busy machine, and says so.
+    assert frames == 90 if mode == "lockstep" else frames >= 3
