@@ -1,8 +1,8 @@
 """`physis bench fidelity`: what the simulator says against what the engine does on this machine.
 
 Partitions, one to four streams, with and without a period. Each case is profiled first, in a run of
-its own of the same deployment with its streams free running; the simulator gets that profile, and
-of the compared run only when its streams began.
+its own on the same workers with its streams free running; the simulator gets that profile, and of
+the compared run only when its streams began.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of
-from physis_core.bench.streaming import MODEL, pause_between_runs, run_streams
+from physis_core.bench.streaming import MODEL, Session, pause_between_runs
 from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.plan.topology import LinkSpec, Pool
@@ -30,9 +30,9 @@ from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
 
-SETTLE = 32
+SETTLE = 24
 """Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""
-PROFILE_CHUNKS = 30
+PROFILE_CHUNKS = 24
 TIMEOUT_S = 300.0
 
 
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, default=60, help="of each stream, after settling")
+    parser.add_argument("--chunks", type=int, default=40, help="of each stream, after settling")
     parser.add_argument("--repeat", type=int, default=3, help="rounds behind each spread")
     parser.add_argument("--tokens", type=int, default=MODEL["tokens"], help="tokens of a chunk")
 
@@ -91,8 +91,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         task = progress.add_task("fidelity", total=args.repeat * len(CASES))
         for number in range(args.repeat):
             for case in CASES:
-                progress.update(task, description=f"{number + 1}/{args.repeat} {case.name}")
-                pairs[case].append(compare(model, case, args.chunks))
+                where = f"{number + 1}/{args.repeat} {case.name}"
+                progress.update(task, description=where)
+                real, simulated = compare(model, case, args.chunks)
+                pairs[case].append((real, simulated))
+                # A line each, for those who read a file.
+                progress.console.print(
+                    f"{where}: response {1e3 * real.response_s:.1f} ms, simulated"
+                    f" {1e3 * simulated.response_s:.1f} ms",
+                    highlight=False,
+                )
                 progress.advance(task)
     rows = {case: _errors(outcomes) for case, outcomes in pairs.items()}
     _print_rows(rows, pairs, console)
@@ -152,19 +160,18 @@ def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]
     crossings = sum(route.device_of(s) != route.device_of(s + 1) for s in range(graph.stages - 1))
     places = max(4 if case.max_batch > 1 else 2, crossings + 2)
     free = [_config(i, None, places) for i in range(case.streams)]
-    alone = run_streams(deployment, free, chunks=PROFILE_CHUNKS, timeout_s=TIMEOUT_S)
-    pause_between_runs()
-    profile = profile_of(alone, graph.blocks)
-    period_s = None
-    if case.load is not None:
-        work_s = sum(
-            profile.costs[stage % graph.blocks][1] + profile.per_batch_s
-            for stage in range(graph.stages)
-        )
-        period_s = work_s * case.streams / (case.workers * case.load)
     total = SETTLE + chunks
-    configs = [_config(i, period_s, places) for i in range(case.streams)]
-    run = run_streams(deployment, configs, chunks=total, timeout_s=TIMEOUT_S)
+    period_s = None
+    with Session(deployment, timeout_s=TIMEOUT_S) as session:
+        profile = profile_of(session.run(free, chunks=PROFILE_CHUNKS), graph.blocks)
+        if case.load is not None:
+            work_s = sum(
+                profile.costs[stage % graph.blocks][1] + profile.per_batch_s
+                for stage in range(graph.stages)
+            )
+            period_s = work_s * case.streams / (case.workers * case.load)
+        configs = [_config(i, period_s, places) for i in range(case.streams)]
+        run = session.run(configs, chunks=total)
     pause_between_runs()
     began_s = [float(s.release_s[0]) for s in run.streams]
     real = _outcome(
