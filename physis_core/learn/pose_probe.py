@@ -122,7 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train the probe that reads the arm's place.")
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.safetensors)")
-    parser.add_argument("--steps", type=int, default=3500)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--rows", type=int, default=32, help="frames per batch")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=2)

@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--out", type=Path, required=True, help="file to write (.safetensors)")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--rows", type=int, default=16, help="frames per batch")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
