@@ -77,16 +77,34 @@ class ChunkTimeline:
         """True once the commanded state is known."""
         return self._plan is not None
 
-    def rebase(self, position: Floats, velocity: Floats, now_ns: int) -> None:
-        """Start anew from a commanded state [joints]: brake from there; all chunks are
-        forgotten."""
+    def rebase(
+        self, position: Floats, velocity: Floats, now_ns: int, *, keep_newest: bool = False
+    ) -> bool:
+        """Start anew from a commanded state [joints]: brake from there, the chunks forgotten.
+
+        With `keep_newest` the plan leads from there to the newest chunk instead, if that is no jump
+        and not over: it is still the best that is known, and the robot need not wait for the next.
+        Returns True where it does.
+        """
+        newest = self._chunks[-1] if keep_newest and self._chunks else None
         self._chunks.clear()
         state = PlayedPlan.from_state(position, velocity, now_ns, self._tick_ns)
         nothing = reference(
             (), np.array([now_ns], dtype=np.int64), self.config.overlap, len(self._followers)
         )
-        self._plan = state.extended(self._followers, nothing, coast_ticks=0)
+        plan = state.extended(self._followers, nothing, coast_ticks=0)
+        self._plan = plan
         self._bend_from_ns = None
+        if newest is None:
+            return False
+        handover_ns = plan.time_ns(plan.index_at_or_after(now_ns + self._lead_ns))
+        begin_ns = max(handover_ns, newest.start_ns)
+        over = min(newest.end_ns, newest.valid_until_ns) < handover_ns
+        if over or self._check_jump(newest, plan, handover_ns) is not None:
+            return False
+        self._chunks.append(replace(newest, fade_begin_ns=begin_ns, fade_ns=0))
+        self._bend_from_ns = now_ns
+        return True
 
     def clear(self, now_ns: int) -> None:
         """After a clock jump: no plan, and nothing observed before `now_ns` counts any more."""

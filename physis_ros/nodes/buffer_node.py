@@ -206,8 +206,12 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._counts.rebases += 1
         self._place.rebased()
         behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
-        timeline.rebase(position + behind_s * velocity, velocity, now_ns)
-        self._waiting = None
+        begins_at = position + behind_s * velocity
+        if not timeline.rebase(begins_at, velocity, now_ns, keep_newest=True):
+            self._waiting = None
+        elif self._waiting is None:
+            # The robot still plays the window of the motion that it does not follow.
+            self._publish_window(timeline)
 
     # Work --------------------------------------------------------------------------------------
 
@@ -241,6 +245,13 @@ class BufferNode(PhysisNode[BufferParameters]):
     ) -> None:
         self._waiting = None
         self._handed_off_s = self.steady_s()
+        self._publish_window(timeline)
+        handoff_ns = self.now_ns()
+        figures.handed_off(stamps, handoff_ns)
+        if self._record is not None:
+            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
+
+    def _publish_window(self, timeline: ChunkTimeline) -> None:
         start_ns = self.now_ns()
         window = timeline.window(start_ns)
         self._windows.publish(
@@ -252,10 +263,6 @@ class BufferNode(PhysisNode[BufferParameters]):
                 start_ns=start_ns if self.params.window_start == "stamped" else 0,
             )
         )
-        handoff_ns = self.now_ns()
-        figures.handed_off(stamps, handoff_ns)
-        if self._record is not None:
-            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
 
     # Output ------------------------------------------------------------------------------------
 

@@ -328,3 +328,53 @@ def test_given_velocities_are_used():
     given = chunk(0, T0, rows, velocities=np.tile([0.3, 0.0, 0.0], (20, 1)))
     made.offer(given, T0)
     assert made.point(T0 + 900 * MS).velocity[0] == pytest.approx(0.3, abs=1e-3)
+
+
+def test_another_motion_keeps_the_newest_chunk_where_it_is_no_jump():
+    made = timeline()
+    made.offer(chunk(rows=ramp([0.0, 0.0, 0.0], [0.4, -0.2, 0.0], count=20)), T0)
+    play(made, T0, T0 + 200 * MS)
+    elsewhere = made.point(T0 + 200 * MS).position + np.array([0.05, 0.0, 0.0])
+    now = T0 + 200 * MS
+    assert made.rebase(elsewhere, np.zeros(3), now, keep_newest=True)
+    points = play(made, now, T0 + 800 * MS)
+    assert points[0].position == pytest.approx(elsewhere)
+    lead = round(made.config.lead_s / made.config.tick_s)
+    assert all(point.valid for point in points[lead + 2 :])
+    assert_smooth(points)
+    assert points[-1].position == pytest.approx(np.array([0.4, -0.2, 0.0]) * 0.79, abs=0.02)
+
+
+def test_another_motion_far_away_forgets_the_chunk_and_brakes():
+    made = timeline()
+    made.offer(chunk(rows=ramp([0.0, 0.0, 0.0], [0.4, -0.2, 0.0], count=20)), T0)
+    play(made, T0, T0 + 200 * MS)
+    now = T0 + 200 * MS
+    assert not made.rebase(np.array([1.0, 0.5, 0.0]), np.zeros(3), now, keep_newest=True)
+    points = play(made, now, now + 300 * MS)
+    assert not any(point.valid for point in points)
+    assert points[-1].position == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_another_motion_after_the_chunk_has_ended_forgets_it():
+    made = timeline()
+    made.offer(chunk(rows=ramp([0.0, 0.0, 0.0], [0.1, 0.0, 0.0])), T0)
+    now = T0 + 500 * MS
+    here = made.point(now).position
+    assert not made.rebase(here, np.zeros(3), now, keep_newest=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    at=st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=3),
+    speed=st.lists(st.floats(-0.9, 0.9), min_size=3, max_size=3),
+    when_ms=st.integers(0, 500),
+    overlap=st.sampled_from(POLICIES),
+)
+def test_whatever_motion_it_is_brought_to_the_plan_is_smooth(at, speed, when_ms, overlap):
+    made = timeline(overlap=Overlap(policy=overlap))
+    made.offer(chunk(rows=ramp([0.0, 0.0, 0.0], [0.4, -0.2, 0.3], count=16)), T0)
+    now = T0 + when_ms * MS
+    play(made, T0, now)
+    made.rebase(np.array(at), np.array(speed), now, keep_newest=True)
+    assert_smooth(play(made, now, now + 900 * MS))
