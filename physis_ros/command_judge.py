@@ -74,8 +74,11 @@ def judged(
         return placed
     arrivals = belief.arrivals(motion_s)
     factor, over, best = 1.0, None, None
-    # A single way may be given back the time by which its message may be late.
-    most = rules.slow_most + rules.late_s / max(float(placed.times_s[0]), rules.late_s)
+    first_s, most = float(placed.times_s[0]), rules.slow_most
+    a_stream = first_s <= rules.late_s
+    if not a_stream:
+        # A single way may be given back the time by which its message may be late.
+        most += rules.late_s / first_s
     while factor <= most:
         candidate = slowed(placed, factor)
         found = check_limits(candidate, limits)
@@ -92,8 +95,8 @@ def judged(
             return _whole(motion, joined, motion_s), over
         if joined is not None and (best is None or joined.share > best.share):
             best = joined
-        if float(placed.times_s[0]) <= rules.late_s:
-            # A stream will say more soon; what is joined of it now need not be all.
+        if a_stream:
+            # It will say more soon; what is joined of it now need not be all.
             break
         factor *= _SLOWING_STEP
         over = over or _late(joined)
@@ -140,13 +143,12 @@ def _from_here(
 
 def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules) -> Floats:
     """Where the controller's first point may lie: not before the command's own first point, and
-    not much later than its end."""
+    not after its last, where it rests: it must not make the robot rest later than was commanded."""
     soonest_s = max(rules.late_s + WAYS_S[0], float(trajectory.times_s[0]))
-    latest_s = max(soonest_s, float(trajectory.times_s[-1]) * rules.slow_most)
+    latest_s = max(soonest_s, float(trajectory.times_s[-1]))
     later = [rules.late_s + way_s for way_s in WAYS_S]
-    return motion_s + np.array(
-        [soonest_s, *(first_s for first_s in later if soonest_s < first_s <= latest_s)]
-    )
+    between = [first_s for first_s in later if soonest_s < first_s < latest_s]
+    return motion_s + np.array(sorted({soonest_s, *between, latest_s}))
 
 
 def _whole(motion: JointMotion, joined: Join, motion_s: float) -> CheckedTrajectory:

@@ -6,7 +6,6 @@ controller. Times are seconds of the host's steady clock, which all processes sh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,7 @@ REST_SHOWN_S = 0.3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """One trial. `rest_s`: from the kill until the arm was measured at rest. `brake_lag_s`: how
-    long after its last valid point braking began; negative where it began before."""
+    long after the last valid point braking began, by when it ended; negative: before."""
 
     killed: str
     speed_rad_s: float
@@ -103,11 +102,11 @@ def planned_speeds(windows: Sequence[Mapping[str, Any]], at_s: float, offset_s: 
 def brake_lag_s(
     arm: RowTable, killed_s: float, valid_s: float, speeds: Floats, braking: Sequence[float]
 ) -> float:
-    """How much later the braking began than at `valid_s`, the last valid point, by when it ended.
+    """How much later braking ended than if it had begun at `valid_s`, the last valid point.
 
     `speeds` [joints]: planned for that point; each joint needs its speed over `braking` [joints,
-    rad/s^2] to stop. The latest joint counts. What is planned counts, not what the arm did by then:
-    it may still have been on its way to what was planned.
+    rad/s^2] to stop, and the robot rests when the last one does. What is planned counts, not what
+    the arm did by then: it may still have been on its way to what was planned, and meets it later.
 
     Raises:
         ValueError: where the arm does not rest at the end of the record.
@@ -115,16 +114,11 @@ def brake_lag_s(
     at_s, commanded = arm["t_s"], joints_of(arm, "cmdd")
     if (commanded[-1] != 0.0).any():
         raise ValueError("the arm does not rest at the end of the record")
-    worst = -math.inf
-    for joint, most in enumerate(braking):
-        moving = np.flatnonzero((commanded[:, joint] != 0.0) & (at_s >= killed_s))
-        if not moving.size:
-            continue
-        # Between its last moving tick and the next one it came to rest: from its last speed.
-        last = int(moving[-1])
-        rest_s = float(at_s[last]) + abs(float(commanded[last, joint])) / most
-        worst = max(worst, rest_s - valid_s - abs(float(speeds[joint])) / most)
-    return worst
+    moving = np.flatnonzero((commanded != 0.0).any(axis=1) & (at_s >= killed_s))
+    # Between its last moving tick and the next one it came to rest: from its last speed.
+    last = int(moving[-1]) if moving.size else int(np.searchsorted(at_s, killed_s))
+    rest_s = float(at_s[last] + np.max(np.abs(commanded[last]) / np.asarray(braking)))
+    return rest_s - valid_s - float(np.max(np.abs(speeds) / np.asarray(braking)))
 
 
 def rest_of(

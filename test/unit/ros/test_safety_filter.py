@@ -454,6 +454,32 @@ def test_whatever_is_commanded_no_limit_is_passed(data):
     robot.assert_within_limits()
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=3),
+    st.floats(0.4, 0.9),
+    st.floats(0.0, 1.0),
+)
+def test_the_way_to_a_command_takes_no_longer_than_the_command(change, lasts_s, moves_s):
+    robot = Robot()
+    stream(robot, 0.3 + moves_s, robot.now_s)
+    here, speed = robot.filter.commanded(robot.now)
+    goal = here + 0.1 * speed + np.array(change)
+    times = np.arange(0.06, lasts_s, 0.05)
+    rows = [(here + (goal - here) * min(1.0, t / times[-1])).tolist() for t in times]
+    answer = robot.command(times.tolist(), rows)
+    if answer.forward is None:
+        return
+    # Were this the last command, the robot would rest when it was told to, made whole or in part.
+    braked_s = np.abs(answer.forward.velocities[0]) / np.array(LIMITS.acceleration)
+    stretched_s = times[-1] * robot.filter.config.slow_most
+    assert answer.forward.times_s[0] <= stretched_s + 1e-6
+    if answer.finding.verdict is Verdict.OK:
+        assert answer.forward.times_s[-1] <= times[-1] + 1e-6
+    else:
+        assert answer.forward.times_s[-1] <= stretched_s + braked_s.max() + 1e-6
+
+
 def test_what_is_not_acknowledged_bars_everything_until_rest():
     robot = Robot()
     begun_s = robot.now_s
