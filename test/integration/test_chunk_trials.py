@@ -90,13 +90,13 @@ def test_lost_and_swapped_chunks_are_counted_and_the_arm_goes_on(relayed: Relaye
         lambda: (
             arm.stream
             and arm.stream[-1].gaps >= before.gaps + 5
-            and arm.stream[-1].dropped >= before.dropped + 3
+            and arm.stream[-1].dropped > before.dropped
+            and "a newer one came before" in arm.ros.log(arm.processes["buffer_node"])
         ),
-        "gaps, and chunks that came behind newer ones",
+        "gaps, and a chunk refused because it came behind a newer one",
     )
     # In spite of them, for they go on.
     arm.wait_moving()
-    assert "a newer one came before" in arm.ros.log(arm.processes["buffer_node"])
 
 
 def test_a_way_that_loses_everything_ends_in_rest(relayed: RelayedArm) -> None:
