@@ -8,7 +8,7 @@ the compared run only when its streams began.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of
+from physis_core.bench.fidelity_errors import Outcome, errors_of, median, print_rows, worst
 from physis_core.bench.streaming import MODEL, Session, pause_between_runs
 from physis_core.model.loading import ModelRef
-from physis_core.observe.figures import Figure, print_figures, repeated, result
+from physis_core.observe.figures import print_figures, result
 from physis_core.plan.topology import LinkSpec, Pool
 from physis_core.runtime.deployment import Deployment, simple_deployment
 from physis_core.runtime.stream import StreamConfig
@@ -64,16 +64,6 @@ CASES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Of all streams together, after the settling. `parts` are means, the response is a median."""
-
-    interval_s: float
-    response_s: float
-    missed: float
-    parts: Parts
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunks", type=int, default=40, help="of each stream, after settling")
     parser.add_argument("--repeat", type=int, default=3, help="rounds behind each spread")
@@ -86,7 +76,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise UserError(name, getattr(args, name), f"must be at least {low}")
     torch.set_num_threads(1)
     model = ModelRef(kind="synthetic", config={**MODEL, "tokens": args.tokens})
-    pairs: dict[Case, list[tuple[Outcome, Outcome]]] = {case: [] for case in CASES}
+    pairs: dict[str, list[tuple[Outcome, Outcome]]] = {case.name: [] for case in CASES}
     with Progress(console=console) as progress:
         task = progress.add_task("fidelity", total=args.repeat * len(CASES))
         for number in range(args.repeat):
@@ -94,7 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 where = f"{number + 1}/{args.repeat} {case.name}"
                 progress.update(task, description=where)
                 real, simulated = compare(model, case, args.chunks)
-                pairs[case].append((real, simulated))
+                pairs[case.name].append((real, simulated))
                 # A line each, for those who read a file.
                 progress.console.print(
                     f"{where}: response {1e3 * real.response_s:.1f} ms, simulated"
@@ -102,14 +92,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                     highlight=False,
                 )
                 progress.advance(task)
-    rows = {case: _errors(outcomes) for case, outcomes in pairs.items()}
-    _print_rows(rows, pairs, console)
+    rows = {case: errors_of(outcomes) for case, outcomes in pairs.items()}
+    print_rows(rows, pairs, console)
     figures = {
-        "fidelity.interval_error": _worst(rows, 0, "share", 0.05),
-        "fidelity.response_error": _worst(rows, 1, "share", 0.10),
-        "fidelity.miss_difference_pp": _worst(rows, 2, "pp", 2.0),
-        "fidelity.interval_error_median": _median(rows, 0, "share"),
-        "fidelity.response_error_median": _median(rows, 1, "share"),
+        "fidelity.interval_error": worst(rows, 0, "share", 0.05),
+        "fidelity.response_error": worst(rows, 1, "share", 0.10),
+        "fidelity.miss_difference_pp": worst(rows, 2, "pp", 2.0),
+        "fidelity.interval_error_median": median(rows, 0, "share"),
+        "fidelity.response_error_median": median(rows, 1, "share"),
     }
     print_figures("simulation against the engine (worst case of the table)", figures, console)
     config = {
@@ -122,7 +112,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     }
     out = result(figures, config)
     out["cases"] = {
-        case.name: {
+        case: {
             "interval_error": error[0].value,
             "response_error": error[1].value,
             "miss_difference_pp": error[2].value,
@@ -250,77 +240,3 @@ def _outcome(streams: Sequence[tuple[Any, Any, Any]], case: Case, parts: Parts) 
         missed=float(np.mean(misses)) if case.load is not None else 0.0,
         parts=parts,
     )
-
-
-# -- errors ---------------------------------------------------------------------------------------
-
-Errors = tuple[Figure, Figure, Figure]
-
-
-def _errors(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Errors:
-    """Median over the rounds of |simulated - real|, relative but for the misses."""
-    interval = [abs(s.interval_s / r.interval_s - 1.0) for r, s in outcomes]
-    response = [abs(s.response_s / r.response_s - 1.0) for r, s in outcomes]
-    missed = [100.0 * abs(s.missed - r.missed) for r, s in outcomes]
-    return repeated(interval, "share"), repeated(response, "share"), repeated(missed, "pp")
-
-
-def _worst(rows: Mapping[Case, Errors], index: int, unit: str, aim: float) -> Figure:
-    worst = max((errors[index] for errors in rows.values()), key=lambda figure: figure.value)
-    return Figure(value=worst.value, unit=unit, spread=worst.spread, aim=aim)
-
-
-def _median(rows: Mapping[Case, Errors], index: int, unit: str) -> Figure:
-    return Figure(
-        value=float(np.median([errors[index].value for errors in rows.values()])), unit=unit
-    )
-
-
-def _print_rows(
-    rows: Mapping[Case, Errors],
-    pairs: Mapping[Case, Sequence[tuple[Outcome, Outcome]]],
-    console: Console,
-) -> None:
-    """Two lines a case: the engine, and the simulator with its errors."""
-    table = Table(
-        title="engine and simulator, ms, median of the rounds; compute, queue and link are the mean"
-        " parts of a response",
-        title_justify="left",
-    )
-    table.add_column("case")
-    for heading in ("", "interval", "response", "compute", "queue", "link", "missed"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for case, errors in rows.items():
-        for name, outcomes in (
-            ("engine", [real for real, _ in pairs[case]]),
-            ("simulator", [simulated for _, simulated in pairs[case]]),
-        ):
-            values = [
-                1e3 * float(np.median([pick(outcome) for outcome in outcomes])) for pick in _COLUMNS
-            ]
-            missed = 100.0 * float(np.median([outcome.missed for outcome in outcomes]))
-            table.add_row(
-                case.name if name == "engine" else "",
-                name,
-                *(f"{value:.2f}" for value in values),
-                f"{missed:.1f}%",
-            )
-        table.add_row(
-            "",
-            "error",
-            f"{100 * errors[0].value:.1f}%",
-            f"{100 * errors[1].value:.1f}%",
-            *("",) * 3,
-            f"{errors[2].value:.1f} pp",
-            end_section=True,
-        )
-    console.print(table)
-
-
-_COLUMNS: tuple[Callable[[Outcome], float], ...] = (
-    lambda outcome: outcome.interval_s,
-    lambda outcome: outcome.response_s,
-    lambda outcome: outcome.parts.compute_s,
-    lambda outcome: outcome.parts.queue_s,
-    lambda outcome: outcome.parts.link_s,
-)

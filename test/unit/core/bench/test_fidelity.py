@@ -1,0 +1,39 @@
+"""Errors and table of the comparison; the runs themselves are for a quiet machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from physis_core.bench import fidelity
+from physis_core.bench.engine_profile import Parts
+from physis_core.bench.fidelity_errors import Outcome
+
+
+def outcome(interval_s: float, response_s: float, missed: float) -> Outcome:
+    parts = Parts(compute_s=0.7 * response_s, queue_s=0.2 * response_s, link_s=0.1 * response_s)
+    return Outcome(interval_s=interval_s, response_s=response_s, missed=missed, parts=parts)
+
+
+def test_the_worst_case_is_the_figure_and_every_case_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compare(model: object, case: fidelity.Case, chunks: int) -> tuple[Outcome, Outcome]:
+        off = 1.04 if case.partition == "block" else 1.01
+        return outcome(0.1, 0.2, 0.02), outcome(0.1 * off, 0.2 / off, 0.03)
+
+    monkeypatch.setattr(fidelity, "compare", compare)
+    console = Console(record=True, width=140)
+    found = fidelity.run(SimpleNamespace(chunks=40, repeat=2, tokens=64), console)  # type: ignore[arg-type]
+    figures = found["figures"]
+    assert figures["fidelity.interval_error"]["value"] == pytest.approx(0.04)
+    assert figures["fidelity.interval_error"]["met"]
+    assert figures["fidelity.response_error"]["value"] == pytest.approx(1 - 1 / 1.04)
+    assert figures["fidelity.miss_difference_pp"]["value"] == pytest.approx(1.0)
+    said = console.export_text()
+    for case in fidelity.CASES:
+        assert case.name in said
+        assert len(found["cases"][case.name]["engine"]) == 2
+    assert "compute" in said
