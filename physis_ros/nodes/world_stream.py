@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 from rclpy.task import Future
-from sensor_msgs.msg import CameraInfo
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES
 from physis_core.runtime.engine import Engine
 from physis_core.types import Array, FinishedChunk, Observation, ObservationStamp, UserError
 from physis_ros.conversions.images import rgb_to_compressed, rgb_to_image
-from physis_ros.conversions.time import duration_to_seconds, ns_to_time, time_to_ns
+from physis_ros.conversions.time import ns_to_time
+from physis_ros.conversions.world import camera_info, commanded_trajectory
 from physis_ros.interfaces import (
     JOINT_TRAJECTORY,
     WORLD_CAMERA_INFO,
@@ -30,12 +30,7 @@ from physis_ros.interfaces import (
 from physis_ros.nodes.base import PhysisNode
 from physis_ros.nodes.world_parameters import WorldParameters
 from physis_ros.point_interpolation import MotionState
-from physis_ros.trajectory_controller import (
-    ControllerConfig,
-    Trajectory,
-    TrajectoryController,
-    TrajectoryPoint,
-)
+from physis_ros.trajectory_controller import ControllerConfig, TrajectoryController
 from physis_ros.world_clock import FrameSpread, FreeClock
 from physis_ros.world_codec import WorldContract
 
@@ -154,7 +149,7 @@ class World:
             self._refuse("trajectory: the world has no first frame yet: call world/reset")
             return
         now_ns = self._node.now_ns()
-        trajectory = self._trajectory(message)
+        trajectory = commanded_trajectory(message, self._seconds)
         if not all(np.isfinite(p.positions).all() for p in trajectory.points):
             self._refuse("trajectory: a position is not finite")
             return
@@ -163,23 +158,6 @@ class World:
             self._refuse(f"trajectory: {reason}")
             return
         self.reason = ""
-
-    def _trajectory(self, message: JointTrajectory) -> Trajectory:
-        stamp_ns = time_to_ns(message.header.stamp)
-        return Trajectory(
-            joint_names=tuple(message.joint_names),
-            start_s=None if stamp_ns == 0 else self._seconds(stamp_ns),
-            points=tuple(
-                TrajectoryPoint(
-                    time_from_start_s=duration_to_seconds(p.time_from_start),
-                    positions=tuple(p.positions),
-                    velocities=tuple(p.velocities),
-                    accelerations=tuple(p.accelerations),
-                    effort=tuple(p.effort),
-                )
-                for p in message.points
-            ),
-        )
 
     def go_on(self, now_ns: int) -> None:
         """Start the chunk that is due, if one is."""
@@ -295,7 +273,7 @@ class World:
             stamp_ns, frame = self._waiting.popleft()
         params = self._node.params
         stamp = ns_to_time(stamp_ns)
-        self._info.publish(camera_info(self._contract, stamp, params.frame_id))
+        self._info.publish(camera_info(self._contract, stamp=stamp, frame_id=params.frame_id))
         self._raw.publish(rgb_to_image(frame, stamp=stamp, frame_id=params.frame_id))
         if self._compressed.get_subscription_count():
             self._compressed.publish(
@@ -304,19 +282,6 @@ class World:
                 )
             )
         self.frames_out += 1
-
-
-def camera_info(contract: WorldContract, stamp: Any, frame_id: str) -> CameraInfo:
-    """A pinhole without distortion."""
-    height, width = contract.frame_size
-    focal, cx, cy = contract.focal_pixel, 0.5 * width, 0.5 * height
-    message = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
-    message.header.stamp = stamp
-    message.header.frame_id = frame_id
-    message.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
-    message.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-    message.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
-    return message
 
 
 def _standing(position: Array) -> MotionState:
