@@ -144,7 +144,10 @@ def dispatch(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print(f"physis {verb}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    return 0 if result.get("ok", True) else 1
+    if result.get("ok", True):
+        return 0
+    # `refused`: what was asked for was wrong, and some process of ours has said where.
+    return 2 if result.get("refused", False) else 1
 
 
 if __name__ == "__main__":

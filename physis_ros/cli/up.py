@@ -153,6 +153,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "stack": stack.name,
         "nodes": names,
         "failure": failure,
+        "refused": supervisor.refused,
         "respawns": respawns,
         "ran_s": time.monotonic() - begun_s,
     }

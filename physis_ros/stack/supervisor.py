@@ -85,6 +85,7 @@ class Supervisor:
             if names.count(name) > 1:
                 raise UserError("process", name, "is named twice")
         self.failure: str | None = None
+        self.refused = False
         self._environment = dict(os.environ if environment is None else environment)
         self._stop_times = stop_times or StopTimes()
         self._processes = {spec.name: _Process(spec=spec) for spec in processes}
@@ -267,6 +268,7 @@ class Supervisor:
             reason = f"{spec.name} {describe(code)}"
             if self.failure is None:
                 self.failure = reason
+                self.refused = code == BAD_INPUT_CODE
             return [Event(kind="failure", process=spec.name, text=reason, code=code)]
         return []
 

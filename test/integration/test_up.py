@@ -82,7 +82,7 @@ def test_nothing_is_left_when_physis_up_itself_is_killed(up: Up) -> None:
 
 def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: Path) -> None:
     up = Up(choose({}), tmp_path, *WAM, "--set", "buffer_node.servo_herz=100")
-    assert up.wait() == 1
+    assert up.wait() == 2
     assert "servo_herz" in up.text()
     assert "Traceback" not in up.text()
     assert up.outcome()["failure"] == "buffer_node refused its input (exit code 2)"
