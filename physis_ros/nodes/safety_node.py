@@ -78,6 +78,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             positions=p.output == "position",
             stamped=p.forward_start == "stamped",
             simulated=self._simulated,
+            late_s=p.late_s,
             acknowledged=self._on_acknowledged,
             failed=lambda error: self._fail("sender", error),
         )

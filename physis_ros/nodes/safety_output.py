@@ -37,6 +37,9 @@ from physis_ros.safety_types import Forward
 _ASK_S = 0.002
 _AT_ONCE = Duration(nanoseconds=0)
 _WAYS = 1000
+# Of the time within which a forwarded trajectory may be taken, what may have gone by when it is
+# sent; the rest is for its way. One that is held back counts as lost, which is reckoned with.
+_OWN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,12 @@ class SafetyOutput:
         positions: bool,
         stamped: bool,
         simulated: bool,
+        late_s: float,
         acknowledged: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._node = node
+        self._late_s = late_s
         self._names = tuple(names)
         self._positions = positions
         self._stamped = stamped
@@ -136,6 +141,14 @@ class SafetyOutput:
         self._outbox.put(act)
 
     def _send_trajectory(self, forward: Forward) -> None:
+        """Not if it was judged long ago: a process that was stopped in between would send what was
+        right before."""
+        now_s = self._node.now_ns() * 1e-9 if self._simulated else self._node.steady_s()
+        if now_s - forward.at_s > _OWN_SHARE * self._late_s:
+            self._node.get_logger().warning(
+                f"a trajectory was not sent: judged {now_s - forward.at_s:.3f} s ago"
+            )
+            return
         start_ns = 0
         if self._stamped:
             start_ns = self._ros_ns(forward.at_s)
