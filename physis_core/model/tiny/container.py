@@ -7,7 +7,7 @@ stored in half precision, and computed with in single.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,12 @@ def read_header(path: Path | str, kind: str) -> dict[str, Any]:
     return header
 
 
-def read_weights(path: Path | str, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_weights(
+    path: Path | str, wanted: Mapping[str, Tensor], held: Container[str] | None = None
+) -> dict[str, Tensor]:
     """Tensors of exactly these names and shapes; those of `wanted` may be on `meta`.
+
+    All are checked; where `held` is given, only the tensors that it names are read.
 
     Raises:
         UserError: a tensor is missing, of another shape, or not expected.
@@ -74,6 +78,8 @@ def read_weights(path: Path | str, wanted: Mapping[str, Tensor]) -> dict[str, Te
             if shape != tuple(like.shape):
                 needed = tuple(like.shape)
                 raise UserError(name, shape, f"the configuration in {path} needs {needed}")
+            if held is not None and name not in held:
+                continue
             read = file.get_tensor(name)
             weights[name] = read.to(torch.float32) if read.is_floating_point() else read
     return weights

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from physis_core.model.loading import ModelRef, load, load_spec
-from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny import checkpoint, container
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.loading import random_tiny
 from physis_core.types import UserError
@@ -63,7 +63,7 @@ def test_the_general_loader_builds_it(path: Path) -> None:
 def rewritten(path: Path, **changes: object) -> Path:
     config, weights = checkpoint.load(path)
     header = {"format": checkpoint.FORMAT, "config": {**config.to_json(), **changes}}
-    save_file(weights, path, metadata={checkpoint.METADATA_KEY: json.dumps(header)})
+    save_file(weights, path, metadata={container.METADATA_KEY: json.dumps(header)})
     return path
 
 
