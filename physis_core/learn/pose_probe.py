@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from physis_core.learn.frame_set import FrameSet, split
-from physis_core.learn.resumable import ResumableTrainer, RunConfig, run
+from physis_core.learn.resumable import ResumableTrainer, RunConfig
+from physis_core.learn.train_command import add_run_options, train_on_frames
 from physis_core.model.tiny import container
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import ImageEncoder
-from physis_core.types import Array, UserError
+from physis_core.types import Array
 
 FORMAT = "physis-probe/1"
 HELD_OUT = 4
@@ -122,23 +123,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Train the probe that reads the arm's place.")
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.safetensors)")
-    parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--rows", type=int, default=32, help="frames per batch")
-    parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=2)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = RunConfig(
-            steps=args.steps, rows=args.rows, seed=args.seed, learning_rate=args.rate
-        )
-        seen, held_out = split(args.frames, HELD_OUT)
-        trainer = ProbeTrainer(config, FrameSet(seen), FrameSet(held_out))
-        run(trainer, args.out, args.frames / (args.out.name + ".state"))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    add_run_options(parser, steps=1200, rows=32, row="frames", rate=3e-3, seed=2)
+    return train_on_frames(parser, _trainer)
+
+
+def _trainer(args: argparse.Namespace, config: RunConfig) -> ProbeTrainer:
+    seen, held_out = split(args.frames, HELD_OUT)
+    return ProbeTrainer(config, FrameSet(seen), FrameSet(held_out))
 
 
 if __name__ == "__main__":

@@ -52,15 +52,28 @@ class ResumableTrainer(ABC):
     """Network, optimiser, moving average, and the losses so far.
 
     Args:
+        beside: modules that are trained with the network but are no part of what is kept, by the
+            name that their weights have in the state file.
         labels: names of what `losses` gives; the first is minimised together with the others as
             `losses` has weighted them into its first return value.
     """
 
-    def __init__(self, config: RunConfig, network: nn.Module, labels: Sequence[str]) -> None:
+    history_key = "history"
+    """What the losses so far are called in the state file."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        network: nn.Module,
+        labels: Sequence[str],
+        beside: Mapping[str, nn.Module] | None = None,
+    ) -> None:
         self.config = config
         self.network = network
         self.labels = tuple(labels)
-        self.trained = [p for p in network.parameters() if p.requires_grad]
+        self.beside = dict(beside or {})
+        modules = (network, *self.beside.values())
+        self.trained = [p for m in modules for p in m.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.trained,
             lr=config.learning_rate,
@@ -115,9 +128,10 @@ class ResumableTrainer(ABC):
                 "identity": self.identity(),
                 "step": self.step,
                 "network": self.network.state_dict(),
+                **{name: module.state_dict() for name, module in self.beside.items()},
                 "optimizer": self.optimizer.state_dict(),
                 "average": self.average,
-                "history": torch.tensor(self.history, dtype=torch.float64),
+                self.history_key: torch.tensor(self.history, dtype=torch.float64),
             },
             partial,
         )
@@ -132,10 +146,12 @@ class ResumableTrainer(ABC):
             )
         self.step = state["step"]
         self.network.load_state_dict(state["network"])
+        for name, module in self.beside.items():
+            module.load_state_dict(state[name])
         self.optimizer.load_state_dict(state["optimizer"])
         average: dict[str, Tensor] = state["average"]
         self.average = average
-        self.history = [tuple(float(x) for x in row) for row in state["history"]]
+        self.history = [tuple(float(x) for x in row) for row in state[self.history_key]]
 
 
 def run(trainer: ResumableTrainer, out: Path, state_file: Path) -> dict[str, float]:
@@ -182,6 +198,7 @@ def draw_history(path: Path, labels: Sequence[str], history: Sequence[tuple[floa
         axes.plot(np.arange(len(smooth)) + width, smooth, label=label)
     axes.set_yscale("log")
     axes.set_xlabel("step")
+    axes.set_ylabel("mean square error")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from physis_core.learn import frames
 from physis_core.learn.frame_set import FrameSet, background_of, split
-from physis_core.learn.resumable import ResumableTrainer, RunConfig, run
+from physis_core.learn.resumable import ResumableTrainer, RunConfig
+from physis_core.learn.train_command import add_run_options, train_on_frames
 from physis_core.model.tiny.autoencoder import Autoencoder, AutoencoderConfig, pixels_of
 from physis_core.model.tiny.autoencoder_file import save_autoencoder
-from physis_core.types import UserError
 
 MOVED = 0.06
 """A pixel (scale -1 to 1) that differs by more from the background shows something that moves."""
@@ -94,27 +94,17 @@ def main() -> int:
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--episodes", type=int, default=100)
     parser.add_argument("--out", type=Path, required=True, help="file to write (.safetensors)")
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--rows", type=int, default=16, help="frames per batch")
-    parser.add_argument("--rate", type=float, default=2e-3)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = RunConfig(
-            steps=args.steps, rows=args.rows, seed=args.seed, learning_rate=args.rate
-        )
-        if args.data is not None:
-            frames.generate(args.data, args.frames, args.episodes, args.seed)
-        seen, held_out = split(args.frames, HELD_OUT)
-        data = FrameSet(seen)
-        model = AutoencoderConfig(frame_size=data.frame_size)
-        trainer = FramesTrainer(config, model, data, FrameSet(held_out))
-        run(trainer, args.out, args.frames / (args.out.name + ".state"))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    add_run_options(parser, steps=2500, rows=16, row="frames", rate=2e-3)
+    return train_on_frames(parser, _trainer)
+
+
+def _trainer(args: argparse.Namespace, config: RunConfig) -> FramesTrainer:
+    if args.data is not None:
+        frames.generate(args.data, args.frames, args.episodes, args.seed)
+    seen, held_out = split(args.frames, HELD_OUT)
+    data = FrameSet(seen)
+    model = AutoencoderConfig(frame_size=data.frame_size)
+    return FramesTrainer(config, model, data, FrameSet(held_out))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from physis_core.arm.scene import CAMERA_FOVY_DEG
 from physis_core.learn.frame_set import FrameSet, split
 from physis_core.learn.frames import FRAME_HZ
 from physis_core.learn.latent_set import LatentSet, WorldSampling
-from physis_core.learn.resumable import ResumableTrainer, RunConfig, run
+from physis_core.learn.resumable import ResumableTrainer, RunConfig
 from physis_core.learn.staged_batch import StagedBatch
+from physis_core.learn.train_command import add_run_options, train_on_frames
 from physis_core.model.tiny.autoencoder import Autoencoder
 from physis_core.model.tiny.autoencoder_file import load_autoencoder
 from physis_core.model.tiny.world_config import WorldConfig
@@ -137,37 +138,27 @@ def main() -> int:
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--autoencoder", type=Path, required=True, help="file of train_frames")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint (.safetensors)")
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--rows", type=int, default=10, help="sequences per batch")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = RunConfig(
-            steps=args.steps, rows=args.rows, seed=args.seed, learning_rate=args.rate
-        )
-        autoencoder = load_autoencoder(args.autoencoder)
-        seen, held_out = (FrameSet(files) for files in split(args.frames, HELD_OUT))
-        data = LatentSet(seen, autoencoder, args.frames / "latents.safetensors")
-        apart = LatentSet(held_out, autoencoder, args.frames / "latents_held_out.safetensors")
-        mean, std = data.position_statistics()
-        model = WorldConfig(
-            joint_names=JOINT_NAMES,
-            position_mean=tuple(float(x) for x in mean),
-            position_std=tuple(float(x) for x in np.maximum(std, 0.1 * std.max())),
-            camera_fovy_deg=CAMERA_FOVY_DEG,
-            frame_size=autoencoder.config.frame_size,
-            cell_channels=autoencoder.config.cell_channels,
-            autoencoder_width=autoencoder.config.width,
-            step_s=1.0 / FRAME_HZ,
-        )
-        trainer = WorldTrainer(config, model, WorldSampling(), data, apart, autoencoder)
-        run(trainer, args.out, args.frames / (args.out.name + ".state"))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    add_run_options(parser, steps=3000, rows=10, row="sequences", rate=1.5e-3)
+    return train_on_frames(parser, _trainer)
+
+
+def _trainer(args: argparse.Namespace, config: RunConfig) -> WorldTrainer:
+    autoencoder = load_autoencoder(args.autoencoder)
+    seen, held_out = (FrameSet(files) for files in split(args.frames, HELD_OUT))
+    data = LatentSet(seen, autoencoder, args.frames / "latents.safetensors")
+    apart = LatentSet(held_out, autoencoder, args.frames / "latents_held_out.safetensors")
+    mean, std = data.position_statistics()
+    model = WorldConfig(
+        joint_names=JOINT_NAMES,
+        position_mean=tuple(float(x) for x in mean),
+        position_std=tuple(float(x) for x in np.maximum(std, 0.1 * std.max())),
+        camera_fovy_deg=CAMERA_FOVY_DEG,
+        frame_size=autoencoder.config.frame_size,
+        cell_channels=autoencoder.config.cell_channels,
+        autoencoder_width=autoencoder.config.width,
+        step_s=1.0 / FRAME_HZ,
+    )
+    return WorldTrainer(config, model, WorldSampling(), data, apart, autoencoder)
 
 
 if __name__ == "__main__":

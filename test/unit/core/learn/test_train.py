@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from physis_core.learn.dataset import EpisodeSet, SamplingConfig, expert_actions
-from physis_core.learn.train import TrainConfig, Trainer, run
+from physis_core.learn.resumable import run
+from physis_core.learn.train import TrainConfig, Trainer
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.types import UserError
@@ -54,7 +55,8 @@ def write_episodes(folder: Path, episodes: int = 3, frames: int = 30) -> list[Pa
     return files
 
 
-def trainer(files: list[Path], steps: int) -> Trainer:
+def trainer(files: list[Path], steps: int, held_out: list[Path] | None = None) -> Trainer:
+    """Where nothing is held out, nothing is validated: any episodes will do."""
     data = EpisodeSet(files)
     config = TinyConfig(
         joint_names=data.joint_names,
@@ -79,16 +81,17 @@ def trainer(files: list[Path], steps: int) -> Trainer:
         config,
         SAMPLING,
         data,
+        EpisodeSet(held_out or files),
     )
 
 
 def test_the_loss_falls_and_the_checkpoint_loads(tmp_path: Path) -> None:
     files = write_episodes(tmp_path)
-    training = trainer(files[:2], steps=60)
+    training = trainer(files[:2], steps=60, held_out=files[2:])
     out = tmp_path / "model.safetensors"
-    held_out = run(training, EpisodeSet(files[2:]), out, tmp_path / "state")
-    first = np.mean([action for action, _ in training.losses[:5]])
-    last = np.mean([action for action, _ in training.losses[-10:]])
+    held_out = run(training, out, tmp_path / "state")
+    first = np.mean([action for action, _ in training.history[:5]])
+    last = np.mean([action for action, _ in training.history[-10:]])
     assert last < 0.5 * first
     config, weights = checkpoint.load(out)
     assert config == training.model
@@ -110,7 +113,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> 
     resumed.load_state(state)
     for _ in range(5):
         resumed.advance()
-    np.testing.assert_allclose(resumed.losses, whole.losses, rtol=1e-5)
+    np.testing.assert_allclose(resumed.history, whole.history, rtol=1e-5)
     for name, value in whole.network.state_dict().items():
         torch.testing.assert_close(resumed.network.state_dict()[name], value)
     with pytest.raises(UserError, match="other settings"):
