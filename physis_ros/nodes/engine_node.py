@@ -35,6 +35,12 @@ from physis_ros.checkpoint_file import checkpoint_path
 from physis_ros.interfaces import CLOSE_STREAM, OPEN_STREAM
 from physis_ros.nodes.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.nodes.engine_diagnosis import diagnoses
+from physis_ros.nodes.engine_life import (
+    check_stream_names,
+    destroy_handlers,
+    let_engine_threads_run,
+    start_engine,
+)
 from physis_ros.nodes.engine_parameters import EngineParameters
 from physis_ros.nodes.engine_stream import StreamWish
 from physis_ros.nodes.engine_streams import EngineStreams
@@ -43,7 +49,6 @@ from physis_ros.wam_codec import WamContract
 
 _HOUSEKEEPING_PERIOD_S = 0.5
 _LONGEST_REASON = 160
-_SWITCH_S = 5e-4
 
 
 class EngineNode(PhysisNode[EngineParameters]):
@@ -64,13 +69,7 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def validate_parameters(self, new: EngineParameters) -> None:
         ids, namespaces = new.stream_ids, new.stream_namespaces
-        if len(ids) != len(namespaces):
-            raise UserError(
-                "stream_namespaces", list(namespaces), f"needs one for each of {list(ids)}"
-            )
-        for name, values in (("stream_ids", ids), ("stream_namespaces", namespaces)):
-            if len(set(values)) != len(values):
-                raise UserError(name, list(values), "holds a value twice")
+        check_stream_names(ids, namespaces)
         for namespace in namespaces:
             _check_namespace("stream_namespaces", namespace)
 
@@ -117,12 +116,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             on_event=self._on_event,
             door=_door(params, deployment),
         )
-        try:
-            self._engine.start(timeout_s=params.start_timeout_s, given_up=self.stopping)
-        except TimeoutError as error:
-            raise UserError(
-                "start_timeout_s", params.start_timeout_s, f"the workers are not ready: {error}"
-            ) from error
+        start_engine(self._engine, params.start_timeout_s, self.stopping)
         self.get_logger().info(
             f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; "
@@ -130,8 +124,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         )
 
     def activate(self) -> None:
-        # The engine's threads must not wait longer than this for a callback that computes.
-        sys.setswitchinterval(_SWITCH_S)
+        let_engine_threads_run()
         assert self._engine is not None and self._contract is not None, "activate follows configure"
         self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
@@ -147,11 +140,8 @@ class EngineNode(PhysisNode[EngineParameters]):
         self._timer = self.steady_timer(_HOUSEKEEPING_PERIOD_S, self._keep_house)
 
     def deactivate(self) -> None:
-        if self._timer is not None:
-            self.destroy_timer(self._timer)
-            self._timer = None
-        for service in self._services_made:
-            self.destroy_service(service)
+        destroy_handlers(self, self._timer, self._services_made)
+        self._timer = None
         self._services_made = []
         if self._streams is not None:
             self._streams.close_all()

@@ -34,6 +34,12 @@ from physis_ros.conversions.images import image_to_rgb, rgb_to_image
 from physis_ros.conversions.time import ns_to_time, time_to_ns
 from physis_ros.interfaces import WORLD_RESET, WORLD_STEP
 from physis_ros.nodes.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.nodes.engine_life import (
+    check_stream_names,
+    destroy_handlers,
+    let_engine_threads_run,
+    start_engine,
+)
 from physis_ros.nodes.world_parameters import FREE, LOCKSTEP, WorldParameters
 from physis_ros.nodes.world_stream import World
 from physis_ros.srv import ResetWorld, StepWorld
@@ -48,7 +54,6 @@ from physis_ros.world_codec import (
 _LOOK_PERIOD_S = 0.004
 """How often worlds are asked whether a chunk or a frame is due: a fraction of the time between
 frames."""
-_SWITCH_S = 5e-4
 
 
 class WorldNode(PhysisNode[WorldParameters]):
@@ -65,14 +70,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         self._timer: Any = None
 
     def validate_parameters(self, new: WorldParameters) -> None:
-        ids, namespaces = new.stream_ids, new.stream_namespaces
-        if len(ids) != len(namespaces):
-            raise UserError(
-                "stream_namespaces", list(namespaces), f"needs one for each of {list(ids)}"
-            )
-        for name, values in (("stream_ids", ids), ("stream_namespaces", namespaces)):
-            if len(set(values)) != len(values):
-                raise UserError(name, list(values), "holds a value twice")
+        check_stream_names(new.stream_ids, new.stream_namespaces)
 
     # Life cycle --------------------------------------------------------------------------------
 
@@ -103,12 +101,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         )
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
-        try:
-            self._engine.start(timeout_s=params.start_timeout_s)
-        except TimeoutError as error:
-            raise UserError(
-                "start_timeout_s", params.start_timeout_s, f"the workers are not ready: {error}"
-            ) from error
+        start_engine(self._engine, params.start_timeout_s)
         self.get_logger().info(
             f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; a chunk is "
@@ -117,8 +110,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         )
 
     def activate(self) -> None:
-        # The engine's threads must not wait longer than this for a callback that computes.
-        sys.setswitchinterval(_SWITCH_S)
+        let_engine_threads_run()
         engine, contract = self._engine, self._contract
         assert engine is not None and contract is not None, "activate follows configure"
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
@@ -144,11 +136,8 @@ class WorldNode(PhysisNode[WorldParameters]):
         self._timer = self.steady_timer(_LOOK_PERIOD_S, self._look)
 
     def deactivate(self) -> None:
-        if self._timer is not None:
-            self.destroy_timer(self._timer)
-            self._timer = None
-        for service in self._services_made:
-            self.destroy_service(service)
+        destroy_handlers(self, self._timer, self._services_made)
+        self._timer = None
         self._services_made = []
         for stream_id, world in self._worlds.items():
             if self._engine is not None:
