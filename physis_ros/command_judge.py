@@ -92,7 +92,7 @@ def judged(
         firsts_s = _firsts_s(candidate, motion_s, rules)
         joined = join(motion, believed, arrivals, limits, firsts_s)
         if joined is not None and joined.share == 1.0:
-            return _whole(motion, joined, motion_s), over
+            return _whole(motion, joined, motion_s, limits), over
         if joined is not None and (best is None or joined.share > best.share):
             best = joined
         if a_stream:
@@ -151,13 +151,17 @@ def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules)
     return motion_s + np.array(sorted({soonest_s, *between, latest_s}))
 
 
-def _whole(motion: JointMotion, joined: Join, motion_s: float) -> CheckedTrajectory:
+def _whole(
+    motion: JointMotion, joined: Join, motion_s: float, limits: RobotLimits
+) -> CheckedTrajectory:
     after = motion.times_s > joined.first_s + _APART_S
-    return CheckedTrajectory(
+    whole = CheckedTrajectory(
         times_s=np.concatenate([[joined.first_s], motion.times_s[after]]) - motion_s,
         positions=np.concatenate([joined.position[None, :], motion.positions[after]]),
         velocities=np.concatenate([joined.velocity[None, :], motion.velocities[after]]),
     )
+    # Joined at the command's very end, its own rest may lie too near to be a point of its own.
+    return whole if after.any() else with_tail(whole, limits)
 
 
 def _partly(

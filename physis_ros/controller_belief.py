@@ -147,13 +147,14 @@ class ControllerBelief:
         self._doubt_until_s = None
         self._seen = None
 
-    def sent(self, points: JointMotion, now_s: float) -> None:
-        """A trajectory has left, its first point due more than `late_s` from now.
+    def sent(self, points: JointMotion, now_s: float, arrivals: Arrivals | None = None) -> None:
+        """A trajectory has left, its first point due more than `late_s` from now. `arrivals` are
+        those of now, where they are known already.
 
         Raises:
             RuntimeError: before the robot's place was known.
         """
-        left = self.arrivals(now_s).some()
+        left = (arrivals or self.arrivals(now_s)).some()
         if left.at_s[-1] > points.start_s - _LEAST_WAY_S:
             raise ValueError("the first point may be due before the trajectory is taken")
         self._possible.append(_Possible(points=points, left=left, latest_s=now_s + self.late_s))

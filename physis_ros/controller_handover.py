@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from physis_ros.controller_belief import ControllerBelief
+from physis_ros.controller_belief import Arrivals, ControllerBelief
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.joint_motion import Floats, JointMotion
 from physis_ros.joint_watch import JointWatch
@@ -82,11 +82,17 @@ class ControllerHandover:
         self._belief.stand(position, now_s)
 
     def forward(
-        self, times_s: Floats, positions: Floats, velocities: Floats, now_s: float
+        self,
+        times_s: Floats,
+        positions: Floats,
+        velocities: Floats,
+        now_s: float,
+        arrivals: Arrivals | None = None,
     ) -> Forward:
-        """Forward what was judged at `now_s`; times count from then."""
+        """Forward what was judged at `now_s`; times count from then. `arrivals` is what it was
+        judged against, which takes as long to find as all the rest."""
         self.changes += 1
-        self._belief.sent(JointMotion(now_s + times_s, positions, velocities), now_s)
+        self._belief.sent(JointMotion(now_s + times_s, positions, velocities), now_s, arrivals)
         if not self._config.acknowledged:
             self._belief.taken(now_s)
         return Forward(at_s=now_s, times_s=times_s, positions=positions, velocities=velocities)

@@ -36,9 +36,12 @@ def outermost(
     v = np.ascontiguousarray(velocities[moments, index].transpose(0, 2, 1))
     picked = np.empty((*q.shape[:2], STATES), np.intp)
     for place, (along_q, along_v) in enumerate(_ALONG):
-        reach = along_q * q + along_v * v
-        picked[:, :, 2 * place] = reach.argmin(axis=2)
-        picked[:, :, 2 * place + 1] = reach.argmax(axis=2)
+        if along_q == 0.0:
+            reach = v
+        else:
+            reach = q if along_v == 0.0 else q + (along_v / along_q) * v
+        reach.argmin(axis=2, out=picked[:, :, 2 * place])
+        reach.argmax(axis=2, out=picked[:, :, 2 * place + 1])
     return (
         np.take_along_axis(q, picked, axis=2).transpose(0, 2, 1),
         np.take_along_axis(v, picked, axis=2).transpose(0, 2, 1),

@@ -171,6 +171,7 @@ class SafetyFilter:
                 trajectory.positions,
                 trajectory.velocities,
                 question.asked.motion_s,
+                question.belief.arrivals(question.asked.motion_s),
             ),
             finding=self._last_answer,
         )

@@ -260,6 +260,18 @@ def test_a_last_velocity_gets_a_tail():
     assert offered.forward.times_s[-1] > 0.4
 
 
+def test_a_command_joined_at_its_very_end_rests_all_the_same():
+    robot = Robot()
+    zeros = [0.0, 0.0, 0.0]
+    robot.command([0.5] * 1, [zeros], [zeros])
+    robot.run(0.02)
+    answer = robot.command([0.5], [zeros], [[0.0, 0.0, 0.00390625]])
+    assert answer.forward is not None
+    assert not answer.forward.velocities[-1].any()
+    robot.run(1.0)
+    robot.assert_resting()
+
+
 def test_points_without_velocities_end_at_rest():
     robot = Robot()
     offered = robot.command([0.5, 1.0], [[0.1, 0, 0], [0.2, 0, 0]])
