@@ -10,6 +10,7 @@ when each chunk was done.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from physis_core.bench.ranks import run_ranks
 from physis_core.model.protocol import NoiseKey, Payload
 from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.runtime.cores import own_cores
 from physis_core.types import StageGraph
 
 
@@ -86,6 +88,8 @@ def _main(argument: str) -> None:
     given = json.loads(argument)
     rank, ranks, chunks = given["rank"], given["ranks"], given["chunks"]
     torch.set_num_threads(1)
+    cores = own_cores(os.sched_getaffinity(0), worker=rank, workers=ranks, threads=1)
+    os.sched_setaffinity(0, cores)
     dist.init_process_group(
         "gloo",
         init_method=f"tcp://127.0.0.1:{given['port']}",

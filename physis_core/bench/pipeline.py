@@ -2,7 +2,7 @@
 
 Measured rows run real blocks in real processes, as many as there are cores; the rows beyond run
 the same engine on emulated devices with the block times that were measured in this run. Each row
-says which it is.
+says which it is. Every process that computes, the peer's as well, is bound to a core of its own.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ def _measured(model: ModelRef, kind: str, devices: int, chunks: int) -> StreamRu
         partition=kind,
         devices=devices,
         workers=devices,
+        bind_cores=True,
         max_batch=load_spec(model).steps if kind == "block" else 1,
     )
     return _steady_run(deployment, chunks)

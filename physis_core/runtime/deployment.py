@@ -78,6 +78,8 @@ class Deployment:
         that they `rebuild` from their last outputs.
     snapshot_every: chunks from one snapshot to the next.
     respawns: starts of one worker in a row before it is given up.
+    bind_cores: each worker computes on cores of its own, `threads` of them. For hosts that have
+        nothing else to do: what else runs there is not kept away.
     """
 
     model: ModelRef
@@ -97,6 +99,7 @@ class Deployment:
     recovery: RecoveryKind = "none"
     snapshot_every: int = 8
     respawns: int = 3
+    bind_cores: bool = False
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -122,6 +125,10 @@ class Deployment:
                 "recovery",
                 self.recovery,
                 "only workers that the engine starts as processes can be started anew",
+            )
+        if self.bind_cores and (self.workers < 1 or self.workers_from != "spawn"):
+            raise UserError(
+                "bind_cores", True, "only workers that the engine starts as processes are bound"
             )
         for name in ("credits", "max_batch", "threads", "snapshot_every", "respawns"):
             if getattr(self, name) < 1:

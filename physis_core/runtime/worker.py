@@ -28,6 +28,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.runtime.clock_talk import agree_on_time
 from physis_core.runtime.control import Channel, Message
+from physis_core.runtime.cores import own_cores
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.warmup import build_devices
@@ -112,6 +113,15 @@ def serve(orders: Orders) -> None:
     if not agree_on_time(channel, clock):
         return
     try:
+        if orders.deployment.bind_cores:
+            cores = own_cores(
+                os.sched_getaffinity(0),
+                worker=orders.worker,
+                workers=orders.deployment.workers,
+                threads=orders.deployment.threads,
+            )
+            # Before there are other threads: they inherit it.
+            os.sched_setaffinity(0, cores)
         # A front that is gone is noticed by the reading thread, which stops the loop.
         loop, ready = build_loop(
             orders.deployment, orders.worker, channel.send, channel.send_large, clock

@@ -104,6 +104,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             device_kind=params.device_kind,
             link=params.link,
             threads=params.threads,
+            bind_cores=params.bind_cores,
             max_batch=params.max_batch,
             credits=params.credits,
             recovery=params.recovery,

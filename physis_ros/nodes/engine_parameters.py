@@ -42,6 +42,11 @@ class EngineParameters(BaseParameters):
     device_kind: str = param("cpu", description="cpu, or cuda:N")
     link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
     threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
+    bind_cores: bool = param(
+        False,
+        description="Each worker computes on cores of its own, as many as it has threads; for "
+        "hosts that have nothing else to do",
+    )
     max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
     credits: int = param(
         2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
