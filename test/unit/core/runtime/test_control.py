@@ -1,5 +1,8 @@
+import os
+import socket
 import threading
 from multiprocessing import Pipe
+from multiprocessing.connection import Client, Connection, Listener
 
 import numpy as np
 import pytest
@@ -100,3 +103,17 @@ def test_a_channel_whose_other_end_is_gone_says_so():
     assert not here.send(message)
     assert not here.send_large(message)
     assert here.receive() is None
+
+
+def test_a_channel_over_tcp_keeps_no_small_message_back() -> None:
+    with Listener(("127.0.0.1", 0), authkey=b"key") as listener:
+        accepted: list[Connection] = []
+        thread = threading.Thread(target=lambda: accepted.append(listener.accept()))
+        thread.start()
+        near = Client(listener.address, authkey=b"key")
+        thread.join()
+        for connection in (near, accepted[0]):
+            channel = Channel(connection)
+            with socket.socket(fileno=os.dup(connection.fileno())) as end:
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+            channel.close()
