@@ -111,6 +111,8 @@ class RespawnPlan:
             if worker in edge.ends and edge.state != "given_up":
                 edge.state, edge.due_s = "broken", now_s
                 edge.losses += 1
+                # Its other end may have noticed first; the fault was not its own.
+                edge.failures = 0
         return True
 
     def worker_ready(self, worker: int, incarnation: int, now_s: float) -> bool:
@@ -163,10 +165,13 @@ class RespawnPlan:
         for edge, line in self._edges.items():
             if line.state != "broken" or line.due_s > now_s:
                 continue
+            if any(self._workers[end].state != "up" for end in line.ends):
+                # What becomes of it is the worker's matter.
+                continue
             if line.failures > self._attempts:
                 line.state = "given_up"
                 actions.append(GiveUp(edge=edge))
-            elif all(self._workers[end].state == "up" for end in line.ends):
+            else:
                 line.state = "asked"
                 line.generation += 1
                 line.linked.clear()
