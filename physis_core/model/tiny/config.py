@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from physis_core.model.kv import check_window
 from physis_core.model.schedule import FlowSchedule
@@ -19,6 +20,59 @@ class Part:
     name: str
     tokens: int
     channels: int
+
+
+class Transformer(Protocol):
+    """What the configurations of the models of this folder have in common."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def joints(self) -> int: ...
+    @property
+    def joint_names(self) -> tuple[str, ...]: ...
+    @property
+    def position_mean(self) -> tuple[float, ...]: ...
+    @property
+    def position_std(self) -> tuple[float, ...]: ...
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def kv(self) -> KVMode: ...
+    @property
+    def window_chunks(self) -> int: ...
+    @property
+    def sink_chunks(self) -> int: ...
+    @property
+    def schedule(self) -> FlowSchedule: ...
+
+
+def check_transformer(config: Transformer, counts: Iterable[str]) -> None:
+    """Raises UserError where a field does not fit; `counts` names those that are at least 1."""
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise UserError(name, getattr(config, name), "must be at least 1")
+    if config.dim % (2 * config.heads):
+        raise UserError("dim", config.dim, f"must be an even multiple of heads = {config.heads}")
+    check_names("joint_names", config.joint_names)
+    for name in ("position_mean", "position_std"):
+        if len(getattr(config, name)) != config.joints:
+            raise UserError(name, getattr(config, name), f"needs one per joint, {config.joints}")
+    if not min(config.position_std) > 0:
+        raise UserError("position_std", config.position_std, "must be above 0")
+    if not config.step_s > 0:
+        raise UserError("step_s", config.step_s, "must be above 0")
+    if config.kv not in get_args(KVMode):
+        raise UserError("kv", config.kv, "noisy or clean")
+    check_window(config.window_chunks, config.sink_chunks)
+    config.schedule  # noqa: B018  its own checks name steps and shift
+
+
+def check_names(field: str, names: Sequence[str]) -> None:
+    if not names or len(set(names)) != len(names):
+        raise UserError(field, names, "needs at least one name, each once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,43 +115,30 @@ class TinyConfig:
     sink_chunks: int = 0
 
     def __post_init__(self) -> None:
-        for name in (
-            "action_steps",
-            "blocks",
-            "dim",
-            "heads",
-            "ffn",
-            "grid",
-            "keypoints",
-            "image_channels",
-        ):
-            if getattr(self, name) < 1:
-                raise UserError(name, getattr(self, name), "must be at least 1")
-        if self.dim % (2 * self.heads):
-            raise UserError("dim", self.dim, f"must be an even multiple of heads = {self.heads}")
-        for name in ("joint_names", "camera_names"):
-            names = getattr(self, name)
-            if not names or len(set(names)) != len(names):
-                raise UserError(name, names, "needs at least one name, each once")
-        for name in ("position_mean", "position_std"):
-            if len(getattr(self, name)) != self.joints:
-                raise UserError(name, getattr(self, name), f"needs one per joint, {self.joints}")
-        for name in ("step_s", "period_s", "lookahead_max_s", "displacement_std"):
+        check_transformer(
+            self,
+            (
+                "action_steps",
+                "blocks",
+                "dim",
+                "heads",
+                "ffn",
+                "grid",
+                "keypoints",
+                "image_channels",
+            ),
+        )
+        check_names("camera_names", self.camera_names)
+        for name in ("period_s", "lookahead_max_s", "displacement_std"):
             if not getattr(self, name) > 0:
                 raise UserError(name, getattr(self, name), "must be above 0")
-        if not min(self.position_std) > 0:
-            raise UserError("position_std", self.position_std, "must be above 0")
         if self.action_reference not in get_args(ActionReference):
             raise UserError("action_reference", self.action_reference, "joints or mean")
-        if self.kv not in get_args(KVMode):
-            raise UserError("kv", self.kv, "noisy or clean")
         side = 16 * self.grid
         if any(n < side or n % side for n in self.image_size):
             raise UserError("image_size", self.image_size, f"must be multiples of {side}")
         if (self.frame_tokens > 0) != (self.frame_channels > 0):
             raise UserError("frame_channels", self.frame_channels, "goes with frame_tokens")
-        check_window(self.window_chunks, self.sink_chunks)
-        self.schedule  # noqa: B018  its own checks name steps and shift
 
     @property
     def joints(self) -> int:

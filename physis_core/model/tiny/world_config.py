@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
-from physis_core.model.kv import check_window
 from physis_core.model.schedule import FlowSchedule
 from physis_core.model.tiny.autoencoder import AutoencoderConfig
+from physis_core.model.tiny.config import check_transformer
 from physis_core.types import KVMode, UserError
 
 
@@ -43,28 +43,10 @@ class WorldConfig:
     decode: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("frames", "blocks", "dim", "heads", "ffn"):
-            if getattr(self, name) < 1:
-                raise UserError(name, getattr(self, name), "must be at least 1")
-        if self.dim % (2 * self.heads):
-            raise UserError("dim", self.dim, f"must be an even multiple of heads = {self.heads}")
-        if not self.joint_names or len(set(self.joint_names)) != self.joints:
-            raise UserError("joint_names", self.joint_names, "needs at least one name, each once")
-        for name in ("position_mean", "position_std"):
-            if len(getattr(self, name)) != self.joints:
-                raise UserError(name, getattr(self, name), f"needs one per joint, {self.joints}")
-        if not min(self.position_std) > 0:
-            raise UserError("position_std", self.position_std, "must be above 0")
-        if not self.step_s > 0:
-            raise UserError("step_s", self.step_s, "must be above 0")
+        check_transformer(self, ("frames", "blocks", "dim", "heads", "ffn"))
         if not 0 < self.camera_fovy_deg < 180:
             raise UserError("camera_fovy_deg", self.camera_fovy_deg, "must be between 0 and 180")
-        if self.kv not in get_args(KVMode):
-            raise UserError("kv", self.kv, "noisy or clean")
-        check_window(self.window_chunks, self.sink_chunks)
-        # Their own checks name their fields.
-        self.schedule  # noqa: B018
-        self.autoencoder  # noqa: B018
+        self.autoencoder  # noqa: B018  its own checks name its fields
 
     @property
     def joints(self) -> int:
