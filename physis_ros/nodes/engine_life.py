@@ -24,9 +24,7 @@ def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:
             raise UserError(name, list(values), "holds a value twice")
 
 
-def start_engine(
-    engine: Engine, timeout_s: float, given_up: Callable[[], bool] = lambda: False
-) -> None:
+def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool]) -> None:
     """Start the workers and wait until all are warm.
 
     Raises:

@@ -27,7 +27,7 @@ from physis_core.model.loading import ModelRef
 from physis_core.model.tiny.checkpoint import read_config
 from physis_core.plan.live import live_admission
 from physis_core.plan.profile import load_profile
-from physis_core.runtime.deployment import Deployment, simple_deployment
+from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.engine import Engine, EngineEvent
 from physis_core.runtime.stream_door import StreamDoor
 from physis_core.types import FinishedChunk, Refused, UserError
@@ -93,20 +93,12 @@ class EngineNode(PhysisNode[EngineParameters]):
                 params.lookahead_initial_s,
                 f"the model was trained for at most {config.lookahead_max_s:g} s",
             )
-        deployment = simple_deployment(
+        deployment = params.deployment(
             ModelRef(kind="tiny", checkpoint=str(path)),
-            partition=params.partition,
-            devices=params.devices,
-            workers=params.workers,
             workers_from=params.workers_from,
             front_host=params.front_host,
             front_port=params.front_port,
-            device_kind=params.device_kind,
-            link=params.link,
-            threads=params.threads,
             bind_cores=params.bind_cores,
-            max_batch=params.max_batch,
-            credits=params.credits,
             recovery=params.recovery,
             snapshot_every=params.snapshot_every,
             respawns=params.respawns,

@@ -7,26 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.interfaces import ACTION_CHUNK_DEADLINE_S, ACTION_CHUNK_LEASE_S
-from physis_ros.nodes.base import BaseParameters
+from physis_ros.nodes.pipeline_parameters import PipelineParameters
 from physis_ros.params import param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineParameters(BaseParameters):
+class EngineParameters(PipelineParameters):
     checkpoint: str = param(
         "physis_tiny_follow", description="Checkpoint: a path, or a name in checkpoints/"
-    )
-    partition: str = param(
-        "block",
-        description="How the stages are cut into virtual ranks",
-        choices=("sequential", "step", "block", "stage", "grouped"),
-    )
-    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
-    workers: int = param(
-        2,
-        description="Worker processes that share the devices; 0: all in the node's own process",
-        minimum=0,
-        maximum=1024,
     )
     workers_from: str = param(
         "spawn",
@@ -39,17 +27,10 @@ class EngineParameters(BaseParameters):
     front_port: int = param(
         0, description="Port that they are given; 0: a free one", minimum=0, maximum=65535
     )
-    device_kind: str = param("cpu", description="cpu, or cuda:N")
-    link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
-    threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
     bind_cores: bool = param(
         False,
         description="Each worker computes on cores of its own, as many as it has threads; for "
         "hosts that have nothing else to do",
-    )
-    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
-    credits: int = param(
-        2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
     )
     recovery: str = param(
         "none",
@@ -65,13 +46,6 @@ class EngineParameters(BaseParameters):
         description="Starts of one lost worker in a row before it is given up",
         minimum=1,
         maximum=100,
-    )
-    start_timeout_s: float = param(
-        120.0,
-        description="Longest time until all workers are warm",
-        unit="s",
-        minimum=1.0,
-        maximum=3600.0,
     )
     stream_ids: tuple[str, ...] = param(("arm",), description="Streams (robots) opened at start")
     stream_namespaces: tuple[str, ...] = param(

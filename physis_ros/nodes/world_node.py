@@ -25,7 +25,6 @@ import torch
 from physis_core.model.loading import ModelRef
 from physis_core.model.tiny.autoencoder import Autoencoder
 from physis_core.model.tiny.world_file import load_frame_coder, read_world_config
-from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.engine import Engine, EngineEvent
 from physis_core.runtime.stream import StreamConfig, StreamFigures
 from physis_core.types import Array, FinishedChunk, Refused, UserError
@@ -88,20 +87,10 @@ class WorldNode(PhysisNode[WorldParameters]):
         check_rate(contract, params.frame_hz)
         torch.set_num_threads(1)
         self._coder = load_frame_coder(path)
-        deployment = simple_deployment(
-            ModelRef(kind="tiny_world", checkpoint=str(path)),
-            partition=params.partition,
-            devices=params.devices,
-            workers=params.workers,
-            device_kind=params.device_kind,
-            link=params.link,
-            threads=params.threads,
-            max_batch=params.max_batch,
-            credits=params.credits,
-        )
+        deployment = params.deployment(ModelRef(kind="tiny_world", checkpoint=str(path)))
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
-        start_engine(self._engine, params.start_timeout_s)
+        start_engine(self._engine, params.start_timeout_s, self.stopping)
         self.get_logger().info(
             f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; a chunk is "

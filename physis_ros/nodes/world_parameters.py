@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_ros.nodes.base import BaseParameters
+from physis_ros.nodes.pipeline_parameters import PipelineParameters
 from physis_ros.params import param
 
 FREE = "free"
@@ -12,7 +12,7 @@ LOCKSTEP = "lockstep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldParameters(BaseParameters):
+class WorldParameters(PipelineParameters):
     checkpoint: str = param(
         "physis_tiny_world", description="World model: a path, or a name in checkpoints/"
     )
@@ -43,25 +43,4 @@ class WorldParameters(BaseParameters):
         "block",
         description="How the stages are cut into virtual ranks",
         choices=("sequential", "step", "block", "stage"),
-    )
-    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
-    workers: int = param(
-        2,
-        description="Worker processes that share the devices; 0: all in the node's own process",
-        minimum=0,
-        maximum=1024,
-    )
-    device_kind: str = param("cpu", description="cpu, or cuda:N")
-    link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
-    threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
-    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
-    credits: int = param(
-        2, description="Chunks of a world that may wait between two devices", minimum=1, maximum=64
-    )
-    start_timeout_s: float = param(
-        120.0,
-        description="Longest time until all workers are warm",
-        unit="s",
-        minimum=1.0,
-        maximum=3600.0,
     )
