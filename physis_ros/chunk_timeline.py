@@ -99,8 +99,10 @@ class ChunkTimeline:
             return False
         handover_ns = plan.time_ns(plan.index_at_or_after(now_ns + self._lead_ns))
         begin_ns = max(handover_ns, newest.start_ns)
-        over = min(newest.end_ns, newest.valid_until_ns) < handover_ns
-        if over or self._check_jump(newest, plan, handover_ns) is not None:
+        refused = self._check_time(newest, now_ns, handover_ns) or self._check_jump(
+            newest, plan, handover_ns
+        )
+        if refused is not None:
             return False
         self._chunks.append(replace(newest, fade_begin_ns=begin_ns, fade_ns=0))
         self._bend_from_ns = now_ns
