@@ -190,9 +190,8 @@ class EngineStream:
         if newest_told is None:
             return  # of an observation_node that is no more
         self.epoch = self._epoch_base + chunk.epoch
-        self.chunks += 1
-        self._chunks.publish(
-            chunk_message(
+        try:
+            message = chunk_message(
                 chunk,
                 positions,
                 self._contract,
@@ -201,4 +200,9 @@ class EngineStream:
                 clock_suspect=any(known is None or known[1] for known in told),
                 clock=clock,
             )
-        )
+        except UserError as error:
+            # Made before a simulated clock began to run: its times lie before zero.
+            self._refuse(f"{self.stream_id}: chunk {chunk.chunk_id}: {error}")
+            return
+        self.chunks += 1
+        self._chunks.publish(message)
