@@ -205,14 +205,15 @@ class Supervisor:
             return []
         events: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
-            events += self._read_stream(key.data, key.fileobj)  # type: ignore[arg-type]
+            events += self._read_stream(key.data, key.fileobj) or []  # type: ignore[arg-type]
         return events
 
-    def _read_stream(self, process: _Process, stream: IO[bytes]) -> list[Event]:
+    def _read_stream(self, process: _Process, stream: IO[bytes]) -> list[Event] | None:
+        """Return the lines that one read completed: none of them yet, or None where it waits."""
         try:
             data = os.read(stream.fileno(), 1 << 16)
         except BlockingIOError:
-            return []
+            return None
         process.partial += data
         if not data:
             self._selector.unregister(stream)
@@ -248,10 +249,11 @@ class Supervisor:
         events: list[Event] = []
         while popen.stdout is not None and not popen.stdout.closed:
             read = self._read_stream(process, popen.stdout)
-            if not read and not popen.stdout.closed:
+            if read is None:
+                # Nothing more is there, and a process outside the group keeps the pipe open.
                 self._selector.unregister(popen.stdout)
                 popen.stdout.close()
-            events += read
+            events += read or []
         return events
 
     def _after_death(self, process: _Process, code: int) -> list[Event]:

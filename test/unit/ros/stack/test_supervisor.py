@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -204,6 +205,18 @@ def test_a_line_without_end_does_not_grow_for_ever() -> None:
         events = poll_until(supervisor, lambda events: supervisor.idle)
     assert sum(map(len, lines(events, "long"))) == 300_000
     assert len(lines(events, "long")) > 1
+
+
+def test_what_the_dead_wrote_is_read_to_its_end() -> None:
+    code = (
+        "import fcntl, os, sys\n"
+        f"fcntl.fcntl(1, {fcntl.F_SETPIPE_SZ}, 1 << 20)\n"
+        "assert os.write(1, b'x' * 300_000) == 300_000\n"
+    )
+    with Supervisor([python("long", code)]) as supervisor:
+        os.waitid(os.P_PID, supervisor.pids()["long"], os.WEXITED | os.WNOWAIT)
+        events = poll_until(supervisor, lambda events: supervisor.idle)
+    assert sum(map(len, lines(events, "long"))) == 300_000
 
 
 def test_endings_in_words() -> None:
