@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from physis_core.observe.percentiles import percentiles_of
 from physis_core.observe.rowlog import RowTable
-
-Column = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.bool_]
-NS_PER_MS = 1e6
+from physis_core.observe.run_samples import samples_of, time_figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,45 +73,8 @@ def build_report(
     """
     chunks, servo = tables.chunks, tables.servo
     origin_s = float(servo["t_s"][0]) if servo.rows else math.nan
-    steady_chunk = chunks["t_s"] >= origin_s + warmup_s
-    steady_servo = servo["t_s"] >= origin_s + warmup_s
-    taken = steady_chunk & (chunks["accepted"] > 0)
-    handed = taken & (chunks["handoff_ns"] > 0)
-
-    def ms(newer: str, older: str, rows: Rows) -> Column:
-        return np.asarray((chunks[newer][rows] - chunks[older][rows]) / NS_PER_MS)
-
-    elapsed_s = float(np.ptp(servo["t_s"][steady_servo])) if steady_servo.any() else math.nan
-    exits = chunks["exit_ns"][taken]
-    epochs = chunks["epoch"][taken]
-    same_epoch = epochs[1:] == epochs[:-1]
-    captures = chunks["capture_oldest_ns"][taken]
-    replans = int(np.count_nonzero(np.diff(captures) > 0)) if captures.size else 0
-    played = steady_servo & (servo["underrun"] == 0)
-    missed = chunks["exit_ns"][steady_chunk] > chunks["deadline_ns"][steady_chunk]
-
     return {
-        "output_interval_ms": _percentiles(np.diff(exits)[same_epoch] / NS_PER_MS),
-        "response_latency_ms": _percentiles(ms("exit_ns", "entry_ns", taken)),
-        "action_age_ms": {
-            "handoff": _percentiles(ms("handoff_ns", "capture_oldest_ns", handed)),
-            "servo": _percentiles(servo["age_ms"][played]),
-        },
-        "parts_ms": {
-            "capture": _percentiles(ms("receipt_ns", "capture_oldest_ns", taken)),
-            "queue": _percentiles(ms("entry_ns", "receipt_ns", taken)),
-            "response": _percentiles(ms("exit_ns", "entry_ns", taken)),
-            "handoff": _percentiles(ms("handoff_ns", "exit_ns", handed)),
-        },
-        "rates_hz": {
-            "sensor": sensor_hz,
-            "replan": replans / elapsed_s if elapsed_s else math.nan,
-            "chunk": exits.size / elapsed_s if elapsed_s else math.nan,
-            "servo": int(np.count_nonzero(played)) / elapsed_s if elapsed_s else math.nan,
-        },
-        "deadline_misses": int(np.count_nonzero(missed)),
-        "underruns": int(np.count_nonzero(servo["underrun"][steady_servo])),
-        "chunks": int(np.count_nonzero(taken)),
+        **time_figures(samples_of(chunks, servo, from_s=origin_s + warmup_s), sensor_hz=sensor_hz),
         "dropped": dropped,
         "warmup_s": warmup_s,
         "task": dict(task),
@@ -125,10 +82,6 @@ def build_report(
         "config": dict(config),
         "machine": dict(machine),
     }
-
-
-def _percentiles(samples: Column) -> dict[str, Any]:
-    return asdict(percentiles_of(samples))
 
 
 def print_report(report: Mapping[str, Any], console: Console) -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -99,12 +95,13 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
     Raises:
         UserError: a node refused its input; its own line is passed on.
     """
+    from physis_ros.session_play import NodeLogs, interrupts, why_it_failed
     from physis_ros.stack.supervisor import Supervisor
     from physis_ros.stack.transport import remove_abandoned
 
     remove_abandoned()
     supervisor = Supervisor(plan.processes, environment=plan.environment)
-    logs = _Logs(plan.directory / "logs", console if verbose else None)
+    logs = NodeLogs(plan.directory / "logs", console if verbose else None)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -112,7 +109,7 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
         TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
     )
-    with _interrupts() as interrupted, Progress(*columns, console=console) as progress:
+    with interrupts() as interrupted, Progress(*columns, console=console) as progress:
         try:
             supervisor.start()
             starting = progress.add_task("starting the nodes", total=None, now="")
@@ -121,7 +118,7 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
                 logs.take(supervisor.poll(POLL_S))
                 progress.update(starting, now=logs.last_line)
                 if supervisor.failure is not None:
-                    return _failure(supervisor.failure, logs)
+                    return why_it_failed(supervisor.failure, logs, verb="demo")
                 if interrupted():
                     return "interrupted before anything was played"
                 if time.monotonic() - started_s > START_LIMIT_S:
@@ -131,7 +128,7 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
             while (played_s := time.monotonic() - first) < duration_s and not interrupted():
                 logs.take(supervisor.poll(POLL_S))
                 if supervisor.failure is not None:
-                    return _failure(supervisor.failure, logs)
+                    return why_it_failed(supervisor.failure, logs, verb="demo")
                 progress.update(playing, completed=played_s, now=plan.now_line())
             progress.update(playing, completed=duration_s)
         finally:
@@ -140,65 +137,6 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
             progress.update(stopping, total=1, completed=1)
             logs.close()
     return ""
-
-
-class _Logs:
-    """What each node said, in a file of its own, and the last line for the screen."""
-
-    def __init__(self, directory: Path, console: Console | None) -> None:
-        self.directory = directory
-        self.last_line = ""
-        self._console = console
-        self._files: dict[str, Any] = {}
-        self._tails: dict[str, list[str]] = {}
-        directory.mkdir(parents=True, exist_ok=True)
-
-    def take(self, events: Any) -> None:
-        for event in events:
-            if event.process not in self._files:
-                self._files[event.process] = (self.directory / f"{event.process}.log").open("a")
-            line = event.text if event.kind == "line" else f"-- {event.kind} {event.text}"
-            self._files[event.process].write(line + "\n")
-            self._files[event.process].flush()
-            tail = self._tails.setdefault(event.process, [])
-            tail.append(line)
-            del tail[:-8]
-            if event.kind == "line" and event.text.strip():
-                self.last_line = f"{event.process}: {event.text.strip()[-70:]}"
-            if self._console is not None:
-                self._console.print(f"[{event.process}] {line}", markup=False, highlight=False)
-
-    def tail(self, process: str) -> list[str]:
-        return [line for line in self._tails.get(process, []) if not line.startswith("-- ")]
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
-
-def _failure(failure: str, logs: _Logs) -> str:
-    """What the process that ended the whole said last, behind why it ended."""
-    said = logs.tail(failure.split()[0])
-    last = said[-1] if said else "it said nothing"
-    if "refused its input" in failure:
-        raise UserError("demo", failure, last)
-    return f"{failure}: {last}"
-
-
-@contextmanager
-def _interrupts() -> Iterator[Any]:
-    """Ctrl-C and SIGTERM end the playing early; what was recorded is still reported."""
-    seen: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        seen.append(number)
-
-    before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _film(out: Path, record: Any, console: Console) -> None:
