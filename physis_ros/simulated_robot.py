@@ -42,8 +42,9 @@ RECORD_COLUMNS: Mapping[str, str] = {
     "accepted": "trajectories taken so far",
     "refused": "trajectories refused so far",
 }
-"""One row per tick. `t_s` is the host's steady clock; `still_error_m` is what the error would be
-had the arm never left its first pose."""
+"""One row per tick. `t_s` is the host's steady clock; `error_m` is the distance to the task's goal
+of the end effector, or of the object in a task with one; `still_error_m` is what it would be had
+the arm never left its first pose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,8 @@ class SimulatedRobot:
                 1.0 / tick_s,
                 f"its period is not a multiple of {self.plant.step_s} s",
             )
-        self.plant.reset(np.array(HOME_RAD))
-        self._first_end_effector = self.plant.end_effector
+        self.plant.reset(np.array(HOME_RAD), task.object_start)
+        self._first_place = self._moved
         self._begun_s = start_s
         self._task_begun_s = None if task_waits else start_s
         self._next_s = start_s
@@ -184,7 +185,7 @@ class SimulatedRobot:
         holding: bool,
     ) -> Tick:
         plant, goal, target = self.plant, self._task.goal(task_s), self._task.target(task_s)
-        end_effector = plant.end_effector
+        end_effector, moved = plant.end_effector, self._moved
         tick = Tick(
             at_s=now_s,
             task_s=task_s,
@@ -192,8 +193,8 @@ class SimulatedRobot:
             velocity=plant.velocity,
             target=target,
             end_effector=end_effector,
-            error_m=float(np.linalg.norm(end_effector - goal)),
-            still_error_m=float(np.linalg.norm(self._first_end_effector - goal)),
+            error_m=float(np.linalg.norm(moved - goal)),
+            still_error_m=float(np.linalg.norm(self._first_place - goal)),
             passed=passed,
             holding=holding,
         )
@@ -216,6 +217,12 @@ class SimulatedRobot:
                 self.refused,
             )
         return tick
+
+    @property
+    def _moved(self) -> Array:
+        """Where that is [3] m which the task wants at its goal: the object, or the end effector."""
+        lies = self.plant.object_position
+        return self.plant.end_effector if lies is None else lies
 
     def _measured(self) -> MotionState:
         # The drives report no acceleration, as those of the real arm do not.

@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 
 from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS, ArmLimits
-from physis_core.arm.scene import END_EFFECTOR_SITE, place_target
+from physis_core.arm.scene import END_EFFECTOR_SITE, OBJECT_BODY, place_target
 from physis_core.types import Array
 
 SERVO_RATE_RAD_S = 60.0
@@ -54,6 +54,7 @@ class Plant:
         self._joints = np.array([model.joint(n).qposadr[0] for n in JOINT_NAMES])
         self._dofs = np.array([model.joint(n).dofadr[0] for n in JOINT_NAMES])
         self._site = model.site(END_EFFECTOR_SITE).id
+        self._object = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, OBJECT_BODY)
         self._velocity_limit = limits.velocity
         self._acceleration_limit = limits.acceleration
         self._wanted = np.zeros(model.nv)
@@ -87,14 +88,33 @@ class Plant:
         """Position of the end effector [3] m."""
         return np.array(self.data.site_xpos[self._site])
 
-    def reset(self, joint_positions: Array) -> None:
-        """Stand still at `joint_positions` [6] rad."""
+    @property
+    def object_position(self) -> Array | None:
+        """Centre of the object [3] m; None in a scene without one."""
+        return None if self._object < 0 else np.array(self.data.xpos[self._object])
+
+    def reset(self, joint_positions: Array, object_position: Array | None = None) -> None:
+        """Stand still at `joint_positions` [6] rad, the object upright and still at its [3] m."""
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self._joints] = joint_positions
+        if object_position is not None:
+            self._set_object(object_position)
         mujoco.mj_forward(self.model, self.data)
+
+    def place_object(self, position: Array) -> None:
+        """Set the object down, upright and still, with its centre at `position` [3] m."""
+        self._set_object(position)
+        mujoco.mj_kinematics(self.model, self.data)
 
     def place_target(self, position: Array) -> None:
         place_target(self.model, self.data, position)
+
+    def show(self, joint_positions: Array, object_position: Array | None = None) -> None:
+        """Put arm and object there for a picture; velocities stay as they are."""
+        self.data.qpos[self._joints] = joint_positions
+        if object_position is not None:
+            self._set_object(object_position)
+        mujoco.mj_kinematics(self.model, self.data)
 
     def step(self, command_position: Array, command_velocity: Array) -> None:
         """Advance by one step of the simulation towards the command."""
@@ -114,3 +134,11 @@ class Plant:
             self._dofs
         ]
         mujoco.mj_step2(model, data)
+
+    def _set_object(self, position: Array) -> None:
+        if self._object < 0:
+            raise ValueError("this scene has no object")
+        joint = self.model.body_jntadr[self._object]
+        place, speed = self.model.jnt_qposadr[joint], self.model.jnt_dofadr[joint]
+        self.data.qpos[place : place + 7] = (*position, 1.0, 0.0, 0.0, 0.0)
+        self.data.qvel[speed : speed + 6] = 0.0

@@ -1,4 +1,4 @@
-"""The MuJoCo scene: a UR5e-class arm of capsules, a floor, a red ball and one fixed camera.
+"""The MuJoCo scene: a UR5e-class arm of capsules, a floor, a task's props and one fixed camera.
 
 The chain is generated from the maker's public Denavit-Hartenberg table. Frame i+1 sits at
 (a_i, 0, d_i) of frame i and is turned by alpha_i about x; joint i turns frame i about its z axis.
@@ -25,6 +25,34 @@ SHADOW_BODY = "target_shadow"
 END_EFFECTOR_SITE = "end_effector"
 BALL_RADIUS_M = 0.045
 PLANT_STEP_S = 0.002
+TOOL_GEOM = "wrist_3"
+"""The last link. Its round tip ends TOOL_TIP_M beyond the end effector's site."""
+FLOOR_GEOM = "floor"
+OBJECT_BODY = "object"
+TOOL_TIP_M = 0.034
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Props:
+    """What a task puts around the arm, as MJCF.
+
+    `mark` and `shadow` are the geoms of the two bodies that `place_target` moves; `bodies` go into
+    the world (an object to be moved is OBJECT_BODY, with a free joint); `contacts` are <pair>s.
+    Nothing else touches anything: without pairs the plant moves as if it were alone.
+    """
+
+    mark: str
+    shadow: str
+    bodies: str = ""
+    contacts: str = ""
+
+
+BALL = Props(
+    mark=f'''<geom name="{TARGET_BODY}" type="sphere" size="{BALL_RADIUS_M}" rgba="0.92 0.05 0.05 1"
+            contype="0" conaffinity="0"/>''',
+    shadow=f'''<geom name="{SHADOW_BODY}" type="cylinder" size="{BALL_RADIUS_M} 0.001"
+            rgba="0.25 0.25 0.25 1" contype="0" conaffinity="0"/>''',
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +125,18 @@ UR5E_LINKS: tuple[Link, ...] = (
 )
 
 
-def build_model(limits: ArmLimits = UR5E_LIMITS, extra_bodies: str = "") -> mujoco.MjModel:
-    """Compile the scene. `extra_bodies` is MJCF put into the world (objects of a task)."""
-    return mujoco.MjModel.from_xml_string(scene_xml(limits, extra_bodies))
+def build_model(limits: ArmLimits = UR5E_LIMITS, props: Props = BALL) -> mujoco.MjModel:
+    """Compile the scene of the arm and `props`."""
+    return mujoco.MjModel.from_xml_string(scene_xml(limits, props))
 
 
 def place_target(model: mujoco.MjModel, data: mujoco.MjData, position: Array) -> None:
-    """Put the ball, and the disc under it, at `position` [3] m."""
+    """Put the task's mark, and the disc under it, at `position` [3] m."""
     data.mocap_pos[model.body(TARGET_BODY).mocapid[0]] = position
     data.mocap_pos[model.body(SHADOW_BODY).mocapid[0], :2] = position[:2]
 
 
-def scene_xml(limits: ArmLimits = UR5E_LIMITS, extra_bodies: str = "") -> str:
+def scene_xml(limits: ArmLimits = UR5E_LIMITS, props: Props = BALL) -> str:
     """The scene as MJCF text."""
     return f"""<mujoco model="physis_arm">
   <compiler angle="radian" autolimits="true"/>
@@ -124,24 +152,23 @@ def scene_xml(limits: ArmLimits = UR5E_LIMITS, extra_bodies: str = "") -> str:
   <worldbody>
     <light name="lamp" type="directional" pos="0.3 0 2.5" dir="0 0 -1" diffuse="0.55 0.55 0.55"
            specular="0.1 0.1 0.1" castshadow="false"/>
-    <geom name="floor" type="plane" size="3 3 0.1" rgba="0.80 0.82 0.78 1"/>
+    <geom name="{FLOOR_GEOM}" type="plane" size="3 3 0.1" rgba="0.80 0.82 0.78 1"/>
     <camera name="{CAMERA_NAME}" pos="1.28 0 0.80" xyaxes="0 1 0 -0.49 0 0.872"
             fovy="{CAMERA_FOVY_DEG}"/>
     <body name="{TARGET_BODY}" mocap="true" pos="0.45 0 0.2">
-      <geom name="{TARGET_BODY}" type="sphere" size="{BALL_RADIUS_M}" rgba="0.92 0.05 0.05 1"
-            contype="0" conaffinity="0"/>
+      {props.mark}
     </body>
     <body name="{SHADOW_BODY}" mocap="true" pos="0.45 0 0.001">
-      <geom name="{SHADOW_BODY}" type="cylinder" size="{BALL_RADIUS_M} 0.001"
-            rgba="0.25 0.25 0.25 1" contype="0" conaffinity="0"/>
+      {props.shadow}
     </body>
     <body name="base" pos="0 0 0" quat="0 0 0 1">
       <geom name="pedestal" type="cylinder" fromto="0 0 0 0 0 0.1" size="0.075"
             rgba="0.3 0.32 0.36 1" contype="0" conaffinity="0"/>
 {_chain(limits)}
     </body>
-    {extra_bodies}
+    {props.bodies}
   </worldbody>
+  <contact>{props.contacts}</contact>
 </mujoco>
 """
 

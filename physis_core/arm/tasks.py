@@ -1,4 +1,13 @@
-"""Tasks: where the target is at time t. Everything is a pure function of (seed, t)."""
+"""Tasks by name and seed: where the mark is at time t, where the arm or an object belongs, and what
+a success is. Everything is a pure function of (seed, t).
+
+    task = make_task("reach", seed=7)
+    task.target(t_s), task.goal(t_s)              [3] m each
+    outcome = judge_episode(task, t_s, moved)     success, error_m, time_s
+
+where `moved` [n, 3] m is the recorded path of what the task moves: the end effector, or the object
+where `task.object_start` is not None.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
+from physis_core.arm.outcome import Arrives, Outcome, Rule, StaysNear
+from physis_core.arm.push import Push
+from physis_core.arm.scene import BALL, BALL_RADIUS_M, TOOL_TIP_M, Props
 from physis_core.types import Array, UserError
 
 BOX_LOW_M: tuple[float, float, float] = (0.33, -0.27, 0.08)
@@ -27,16 +39,38 @@ class Task(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def duration_s(self) -> float:
+        """How long an episode is that is to be judged."""
+        ...
+
+    @property
+    def props(self) -> Props:
+        """What the scene shows; one kind of task has one."""
+        ...
+
+    @property
+    def rule(self) -> Rule:
+        """What a success is."""
+        ...
+
+    @property
+    def object_start(self) -> Array | None:
+        """Where the object lies first [3] m (its centre); None where the task has no object."""
+        ...
+
     def target(self, t_s: float) -> Array:
-        """Position of the ball [3] m at `t_s` seconds after the task began."""
+        """Position of the mark (ball, goal on the floor) [3] m, `t_s` after the task began."""
         ...
 
     def goal(self, t_s: float) -> Array:
-        """Where the end effector belongs [3] m at `t_s`."""
+        """Where the end effector, or the object of a task with one, belongs [3] m at `t_s`."""
         ...
 
 
 FASTEST_M_S = 0.5
+JUMP_PERIOD_S = 4.0
+"""Of the task `follow_jumps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +105,22 @@ class Follow:
     @property
     def name(self) -> str:
         return "follow" if self.jump_period_s is None else "follow_jumps"
+
+    @property
+    def duration_s(self) -> float:
+        return 20.0
+
+    @property
+    def props(self) -> Props:
+        return BALL
+
+    @property
+    def rule(self) -> Rule:
+        return StaysNear()
+
+    @property
+    def object_start(self) -> Array | None:
+        return None
 
     def target(self, t_s: float) -> Array:
         position: Array = self.targets(np.array([t_s]))[0]
@@ -147,7 +197,52 @@ def _path(seed: int, segment: int, peak_speed_m_s: float | None) -> _Path:
     )
 
 
-TASKS: tuple[str, ...] = ("follow", "follow_jumps")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Touch a ball that stands somewhere in the box: the tool's round tip rests on top of it.
+
+    A success is a touch within 20 mm, begun in the first 5 s and kept for 0.5 s. With `every_s` the
+    ball is set onto another place again and again.
+    """
+
+    seed: int
+    every_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.every_s is not None and not self.every_s > 0.0:
+            raise UserError("every_s", self.every_s, "must be positive")
+
+    @property
+    def name(self) -> str:
+        return "reach"
+
+    @property
+    def duration_s(self) -> float:
+        return 6.0
+
+    @property
+    def props(self) -> Props:
+        return BALL
+
+    @property
+    def rule(self) -> Rule:
+        return Arrives(tolerance_m=0.02, within_s=5.0)
+
+    @property
+    def object_start(self) -> Array | None:
+        return None
+
+    def target(self, t_s: float) -> Array:
+        place = 0 if self.every_s is None else max(0, math.floor(t_s / self.every_s))
+        random = np.random.default_rng([self.seed & 0xFFFFFFFF, place, 0x72656163])
+        position: Array = random.uniform(BOX_LOW_M, BOX_HIGH_M)
+        return position
+
+    def goal(self, t_s: float) -> Array:
+        return self.target(t_s) + (0.0, 0.0, BALL_RADIUS_M + TOOL_TIP_M)
+
+
+TASKS: tuple[str, ...] = ("follow", "follow_jumps", "reach", "push")
 
 
 def make_task(name: str, seed: int) -> Task:
@@ -159,5 +254,26 @@ def make_task(name: str, seed: int) -> Task:
     if name == "follow":
         return Follow(seed=seed)
     if name == "follow_jumps":
-        return Follow(seed=seed, jump_period_s=4.0)
+        return Follow(seed=seed, jump_period_s=JUMP_PERIOD_S)
+    if name == "reach":
+        return Reach(seed=seed)
+    if name == "push":
+        return Push(seed=seed)
     raise UserError("task", name, f"one of {', '.join(TASKS)}")
+
+
+def judge_episode(task: Task, t_s: Array, moved: Array) -> Outcome:
+    """What became of one episode.
+
+    Args:
+        t_s: [n] s since the task began, increasing.
+        moved: [n, 3] m at these times, the end effector or (`object_start`) the object's centre;
+            its first row is where it was before anything moved.
+
+    Raises:
+        ValueError: the record is too short to be judged.
+    """
+    goals = np.stack([task.goal(float(t)) for t in t_s]) if len(t_s) else np.empty((0, 3))
+    return task.rule.judge(
+        t_s, np.linalg.norm(moved - goals, axis=1), np.linalg.norm(moved[:1] - goals, axis=1)
+    )

@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from physis_core.arm.episodes import EpisodeConfig, executed_path
+from physis_core.arm.demonstrations import executed_path
+from physis_core.arm.episodes import EpisodeConfig
 from physis_core.arm.expert import ideal
 from physis_core.arm.kinematics import Kinematics
 from physis_core.arm.scene import build_model

@@ -86,7 +86,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
     # Life cycle --------------------------------------------------------------------------------
 
     def configure(self) -> None:
-        self._model = build_model()
+        self._model = build_model(props=make_task(self.params.task, self.params.task_seed).props)
         # Made and closed here as well: a machine without EGL is told so before anything runs.
         Camera(self._model, width=self.params.width, height=self.params.height).close()
         self._joint_states = self._make(JOINT_STATES)

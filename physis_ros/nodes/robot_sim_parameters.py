@@ -16,10 +16,14 @@ JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotSimParameters(BaseParameters):
-    task: str = param("follow", description="What the ball does", choices=TASKS)
-    task_seed: int = param(1, description="Seed of the ball's path", minimum=0)
+    task: str = param("follow", description="What the arm is to do", choices=TASKS)
+    task_seed: int = param(
+        1,
+        description="Seed of the task: paths and places",
+        minimum=0,
+    )
     task_waits: bool = param(
-        True, description="The ball stands still until the first trajectory is taken"
+        True, description="The task's clock stands until the first trajectory is taken"
     )
     width: int = param(128, description="Camera width", unit="pixel", minimum=8, maximum=1280)
     height: int = param(128, description="Camera height", unit="pixel", minimum=8, maximum=960)

@@ -1,0 +1,22 @@
+"""Which demonstrations each task has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from physis_core.arm.demonstrations import Motion, follow_motion, reach_motion
+from physis_core.arm.kinematics import Kinematics
+from physis_core.arm.tasks import JUMP_PERIOD_S
+from physis_core.types import Array
+
+Demonstrator = Callable[[Kinematics, int, np.random.Generator, Array], Motion]
+"""(kinematics, seed of the task, generator, times of the frames [T] s) -> what happens."""
+
+DEMONSTRATORS: Mapping[str, Demonstrator] = {
+    "follow": follow_motion,
+    "follow_jumps": partial(follow_motion, jump_period_s=JUMP_PERIOD_S),
+    "reach": reach_motion,
+}
