@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from physis_core.arm.kinematics import HOME_RAD, Kinematics
 from physis_core.arm.plant import Plant
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Task, make_task
+from physis_core.learn.playing import BlendPlayer, Chunk, Player
+from physis_core.learn.schedule import PlannedChunk, looks_by_tick, periodic
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.image_input import resize_rgb
 from physis_core.model.tiny.loading import load_tiny
@@ -48,6 +51,8 @@ class ClosedLoopConfig:
     period_s: float = 0.1
     observation_age_s: float = 0.02
     response_s: float = 0.15
+    handover_s: float = 0.0
+    """From exit to the buffer."""
     blend_s: float = 0.1
     noise_seed: int = 0
 
@@ -56,7 +61,7 @@ class ClosedLoopConfig:
             raise UserError("episodes", self.episodes, "must be at least 1")
         if not 0 <= self.settle_s < self.duration_s:
             raise UserError("duration", self.duration_s, f"must be above {self.settle_s} s")
-        for name in ("period_s", "observation_age_s", "response_s", "blend_s"):
+        for name in ("period_s", "observation_age_s", "response_s", "handover_s", "blend_s"):
             if getattr(self, name) < 0:
                 raise UserError(name, getattr(self, name), "must not be negative")
         if not self.period_s >= SERVO_STEP_S:
@@ -65,24 +70,6 @@ class ClosedLoopConfig:
     @property
     def lookahead_s(self) -> float:
         return self.observation_age_s + self.response_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """`points` [K, J] rad, the first at `start_s`, one per `step_s`; in force from `exit_s` on."""
-
-    exit_s: float
-    start_s: float
-    step_s: float
-    points: Array
-
-    def at(self, t_s: float) -> Array:
-        """Linear between points, held before the first and after the last."""
-        place = np.clip((t_s - self.start_s) / self.step_s, 0.0, len(self.points) - 1)
-        low = min(int(place), len(self.points) - 2)
-        share = place - low
-        out: Array = (1.0 - share) * self.points[low] + share * self.points[low + 1]
-        return out
 
 
 class Policy(Protocol):
@@ -96,6 +83,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class RefreshingPolicy(Policy, Protocol):
+    """A policy whose chunks may take a newer observation at each later denoising step."""
+
+    def look(self, chunk: int, plants: Sequence[Plant], lookahead_s: float) -> None:
+        """What chunk number `chunk` sees now; its last look is the call of `chunks`."""
+        ...
+
+
 class ModelPolicy:
     """Camera pixels and joint positions through a checkpoint, one stream per episode."""
 
@@ -104,23 +100,31 @@ class ModelPolicy:
         self._config = model.config
         self._camera = camera
         self._streams = StagedBatch(model, rows=config.episodes, seed=config.noise_seed)
+        self._next = 0
+        self._looks: dict[int, list[dict[str, torch.Tensor]]] = {}
 
     @property
     def step_s(self) -> float:
         return self._config.step_s
 
+    def look(self, chunk: int, plants: Sequence[Plant], lookahead_s: float) -> None:
+        self._looks.setdefault(chunk, []).append(self._seen(plants, lookahead_s))
+
     def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
+        looks = [*self._looks.pop(self._next, []), self._seen(plants, lookahead_s)]
+        self._next += 1
+        outputs = self._streams.run_chunk(looks[0], dict(enumerate(looks[1:], start=1)))
+        return outputs["action"].numpy().astype(np.float64)
+
+    def _seen(self, plants: Sequence[Plant], lookahead_s: float) -> dict[str, torch.Tensor]:
         size = self._config.image_size
         images = [resize_rgb(self._camera.render(plant.data), size) for plant in plants]
         joints = np.stack([plant.position for plant in plants]).astype(np.float32)
-        outputs = self._streams.run_chunk(
-            {
-                "image": torch.from_numpy(np.stack(images)).unsqueeze(1),
-                "joint_positions": torch.from_numpy(joints),
-                "lookahead_s": torch.full((len(plants), 1), lookahead_s),
-            }
-        )
-        return outputs["action"].numpy().astype(np.float64)
+        return {
+            "image": torch.from_numpy(np.stack(images)).unsqueeze(1),
+            "joint_positions": torch.from_numpy(joints),
+            "lookahead_s": torch.full((len(plants), 1), lookahead_s),
+        }
 
 
 class ExpertPolicy:
@@ -149,6 +153,18 @@ class ExpertPolicy:
         return np.stack(out)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoopRecord:
+    """One row per servo tick, at (n + 1) * SERVO_STEP_S of the task's clock."""
+
+    errors: Array
+    """[episodes, ticks] m, end effector to goal."""
+    commands: Array
+    """[episodes, ticks, 6] rad."""
+    positions: Array
+    """[episodes, ticks, 6] rad, measured."""
+
+
 def run(
     policy: Policy,
     tasks: Sequence[Task],
@@ -160,58 +176,97 @@ def run(
     Args:
         starts: where each arm begins, [episodes, 6] rad; the home pose where not given.
     """
+    return run_recorded(policy, tasks, config, starts).errors
+
+
+def run_recorded(
+    policy: Policy,
+    tasks: Sequence[Task],
+    config: ClosedLoopConfig,
+    starts: Array | None = None,
+    *,
+    planned: Sequence[PlannedChunk] | None = None,
+    player: Callable[[Array], Player] | None = None,
+) -> LoopRecord:
+    """As `run`, with what was commanded and measured.
+
+    Args:
+        planned: when chunks are captured and arrive, the same for every episode; where not given,
+            periodically with the delays of `config`. Captures before the task's beginning see its
+            first moment.
+        player: makes what plays a robot's chunks from its first joint positions [6] rad; where not
+            given, chunks blend over `config.blend_s`.
+    """
+    if planned is None:
+        planned = periodic(
+            duration_s=config.duration_s,
+            period_s=config.period_s,
+            lookahead_s=config.lookahead_s,
+            handover_s=config.handover_s,
+        )
     model = build_model()
     plants = [Plant(model) for _ in tasks]
     command = np.tile(np.array(HOME_RAD), (len(tasks), 1)) if starts is None else starts.copy()
+    players = [
+        BlendPlayer(start, config.blend_s) if player is None else player(start) for start in command
+    ]
     for plant, task, start in zip(plants, tasks, command, strict=True):
         plant.reset(start)
         plant.place_target(task.target(0.0))
     substeps = round(SERVO_STEP_S / plants[0].step_s)
     ticks = round(config.duration_s / SERVO_STEP_S)
-    every = round(config.period_s / SERVO_STEP_S)
-    played: list[list[Chunk]] = [[] for _ in tasks]
-    coming: list[list[Chunk]] = [[] for _ in tasks]
-    errors = np.empty((len(tasks), ticks))
-    for tick in range(ticks):
+    looks = looks_by_tick(planned, SERVO_STEP_S)
+    coming: deque[tuple[PlannedChunk, Array]] = deque()
+    record = LoopRecord(
+        errors=np.empty((len(tasks), ticks)),
+        commands=np.empty((len(tasks), ticks, 6)),
+        positions=np.empty((len(tasks), ticks, 6)),
+    )
+    for tick in range(min(0, *looks) if looks else 0, ticks):
         now_s = tick * SERVO_STEP_S
         for plant, task in zip(plants, tasks, strict=True):
-            plant.place_target(task.target(now_s))
-        if tick % every == 0:
-            points = policy.chunks(now_s, plants, config.lookahead_s)
-            for row, chunk_points in enumerate(points):
-                coming[row].append(
-                    Chunk(
-                        exit_s=now_s + config.lookahead_s,
-                        start_s=now_s + config.lookahead_s,
-                        step_s=policy.step_s,
-                        points=chunk_points,
-                    )
-                )
+            plant.place_target(task.target(max(0.0, now_s)))
+        for number, last in looks.get(tick, ()):
+            if last:
+                points = policy.chunks(now_s, plants, planned[number].told_s)
+                coming.append((planned[number], points))
+            else:
+                _refreshing(policy).look(number, plants, planned[number].told_s)
+        while coming and coming[0][0].arrives_s <= now_s + 1e-9:
+            chunk, points = coming.popleft()
+            for playing, chunk_points in zip(players, points, strict=True):
+                playing.offer(_chunk(chunk, policy.step_s, chunk_points), now_s)
         for row, plant in enumerate(plants):
-            while coming[row] and coming[row][0].exit_s <= now_s + 1e-9:
-                played[row] = [*played[row][-1:], coming[row].pop(0)]
             before = command[row].copy()
-            command[row] = _blended(played[row], now_s + SERVO_STEP_S, config.blend_s, before)
+            command[row] = players[row].command(now_s + SERVO_STEP_S)
             # The drive follows the straight line between two commands of the controller.
             speed = (command[row] - before) / SERVO_STEP_S
             for sub in range(1, substeps + 1):
                 share = sub / substeps
                 plant.step(before + share * (command[row] - before), speed)
+            if tick < 0:
+                continue
             goal = tasks[row].goal(now_s + SERVO_STEP_S)
-            errors[row, tick] = np.linalg.norm(plant.end_effector - goal)
-    return errors
+            record.errors[row, tick] = np.linalg.norm(plant.end_effector - goal)
+            record.commands[row, tick] = command[row]
+            record.positions[row, tick] = plant.position
+    return record
 
 
-def _blended(played: Sequence[Chunk], t_s: float, blend_s: float, held: Array) -> Array:
-    """The newest chunk's command, faded in from that of the chunk before (or from the held one)."""
-    if not played:
-        return held
-    newest = played[-1].at(t_s)
-    age_s = t_s - played[-1].exit_s
-    if len(played) < 2 or age_s >= blend_s:
-        return newest
-    share = max(0.0, age_s / blend_s)
-    return (1.0 - share) * played[-2].at(t_s) + share * newest
+def _chunk(planned: PlannedChunk, step_s: float, points: Array) -> Chunk:
+    return Chunk(
+        exit_s=planned.arrives_s,
+        start_s=planned.start_s,
+        step_s=step_s,
+        points=points,
+        captured_s=planned.captures_s[0],
+    )
+
+
+def _refreshing(policy: Policy) -> RefreshingPolicy:
+    if not isinstance(policy, RefreshingPolicy):
+        raise TypeError(f"{type(policy).__name__} takes one observation for each chunk")
+    return policy
 
 
 def still_errors(tasks: Sequence[Task], config: ClosedLoopConfig, kinematics: Kinematics) -> Array:

@@ -32,8 +32,16 @@ class StagedBatch:
                 self._kv[Stage(step=step, block=block)] = kv
 
     @torch.inference_mode()
-    def run_chunk(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """observation [rows, ...] by name -> outputs [rows, ...] by name."""
+    def run_chunk(
+        self,
+        observation: Mapping[str, Tensor],
+        newer: Mapping[int, Mapping[str, Tensor]] | None = None,
+    ) -> dict[str, Tensor]:
+        """observation [rows, ...] by name -> outputs [rows, ...] by name.
+
+        Args:
+            newer: denoising step -> the observation that enters there (`refresh: every_step`).
+        """
         model, graph, rows = self._model, self._graph, self._rows
         noise = [
             NoiseKey(seed=self._seed + row, epoch=0, chunk_id=self._chunk) for row in range(rows)
@@ -41,6 +49,8 @@ class StagedBatch:
         self._chunk += 1
         latent = model.inject(observation, noise)
         for step in range(graph.steps):
+            if newer and step in newer:
+                latent = model.refresh(latent, newer[step])
             hidden = self._run_blocks(latent, step)
             latent = model.head(hidden, [step] * rows, noise)
         outputs = {name: value.clone() for name, value in model.finish(latent).items()}

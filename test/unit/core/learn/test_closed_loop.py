@@ -13,14 +13,16 @@ from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Follow, make_task
 from physis_core.learn.closed_loop import (
     RENDER_SIZE,
-    Chunk,
     ClosedLoopConfig,
     ExpertPolicy,
     ModelPolicy,
     run,
+    run_recorded,
     still_errors,
     summary,
 )
+from physis_core.learn.playing import BlendPlayer, Chunk
+from physis_core.learn.schedule import PlannedChunk, looks_by_tick, periodic
 from physis_core.types import UserError
 
 CHECKPOINT = Path(__file__).parents[4] / "checkpoints" / "physis_tiny_follow.safetensors"
@@ -31,6 +33,64 @@ def test_a_chunk_is_linear_between_points_and_held_outside() -> None:
     at = {0.5: 0.0, 1.0: 0.0, 1.05: 0.5, 1.15: 2.0, 1.2: 3.0, 9.0: 3.0}
     for t_s, wanted in at.items():
         assert chunk.at(t_s)[0] == pytest.approx(wanted)
+
+
+def test_a_chunk_is_faded_in_from_the_one_before() -> None:
+    player = BlendPlayer(np.array([9.0]), blend_s=0.1)
+    assert player.command(0.0)[0] == 9.0
+    for exit_s, value in ((0.0, 1.0), (0.5, 3.0)):
+        chunk = Chunk(exit_s=exit_s, start_s=exit_s, step_s=0.1, points=np.full((4, 1), value))
+        player.offer(chunk, exit_s)
+    for t_s, wanted in ((0.5, 1.0), (0.55, 2.0), (0.6, 3.0), (7.0, 3.0)):
+        assert player.command(t_s)[0] == pytest.approx(wanted)
+
+
+def test_a_plan_says_at_which_tick_each_chunk_looks() -> None:
+    planned = periodic(duration_s=0.25, period_s=0.1, lookahead_s=0.15, handover_s=0.02)
+    assert [chunk.arrives_s for chunk in planned] == pytest.approx([0.17, 0.27, 0.37])
+    assert [chunk.start_s for chunk in planned] == pytest.approx([0.15, 0.25, 0.35])
+    assert looks_by_tick(planned, 0.01) == {0: [(0, True)], 10: [(1, True)], 20: [(2, True)]}
+    twice = [
+        PlannedChunk(captures_s=(-0.02, 0.1), told_s=0.1, arrives_s=0.2),
+        PlannedChunk(captures_s=(0.05, 0.17), told_s=0.1, arrives_s=0.3),
+    ]
+    assert looks_by_tick(twice, 0.01) == {
+        -2: [(0, False)], 5: [(1, False)], 10: [(0, True)], 17: [(1, True)],
+    }  # fmt: skip
+    with pytest.raises(UserError, match="captured before"):
+        looks_by_tick(list(reversed(twice)), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("captures_s", "told_s", "arrives_s", "field"),
+    [((), 0.1, 1.0, "captures_s"), ((0.2, 0.1), 0.1, 1.0, "captures_s"),
+     ((0.1,), -0.1, 1.0, "told_s"), ((0.1,), 0.1, 0.05, "arrives_s")],
+)  # fmt: skip
+def test_a_planned_chunk_that_cannot_be_is_refused(
+    captures_s: tuple[float, ...], told_s: float, arrives_s: float, field: str
+) -> None:
+    with pytest.raises(UserError, match=field):
+        PlannedChunk(captures_s=captures_s, told_s=told_s, arrives_s=arrives_s)
+
+
+def test_newer_looks_change_what_a_chunk_knows_and_one_look_alone_is_the_plain_way() -> None:
+    config = ClosedLoopConfig(episodes=1, duration_s=1.0, settle_s=0.0)
+    tasks = [make_task("follow", 3)]
+    plain = periodic(duration_s=1.0, period_s=0.1, lookahead_s=config.lookahead_s)
+    refreshed = [
+        PlannedChunk(captures_s=(n * 0.1, n * 0.1 + 0.05), told_s=0.12, arrives_s=n * 0.1 + 0.17)
+        for n in range(10)
+    ]
+    found = []
+    with Camera(build_model(), width=RENDER_SIZE, height=RENDER_SIZE) as camera:
+        for planned in (None, plain, refreshed):
+            policy = ModelPolicy(CHECKPOINT, config, camera)
+            found.append(run_recorded(policy, tasks, config, planned=planned))
+    np.testing.assert_array_equal(found[0].errors, found[1].errors)
+    assert np.abs(found[2].commands - found[1].commands).max() > 1e-3
+    expert = ExpertPolicy(tasks, Kinematics(build_model()), 0.05)
+    with pytest.raises(TypeError, match="ExpertPolicy"):
+        run_recorded(expert, tasks, config, planned=refreshed)
 
 
 def test_the_expert_follows_far_better_than_an_arm_that_stands_still() -> None:
