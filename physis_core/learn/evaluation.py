@@ -7,6 +7,7 @@ controller and the buffer are not in this loop.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ from physis_core.learn.closed_loop import (
     SERVO_STEP_S,
     ClosedLoopConfig,
     ExpertPolicy,
+    LoopRecord,
     ModelPolicy,
     run,
+    run_recorded,
     still_errors,
     summary,
 )
+from physis_core.learn.playing import Player
+from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.machine import machine
 from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
@@ -43,8 +48,16 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def evaluate_fast(checkpoint: Path, config: ClosedLoopConfig) -> dict[str, Any]:
-    """Raises UserError where task, delays or checkpoint do not fit."""
+def evaluate_fast(
+    checkpoint: Path,
+    config: ClosedLoopConfig,
+    player: Callable[[Array], Player] | None = None,
+) -> dict[str, Any]:
+    """Raises UserError where task, delays or checkpoint do not fit.
+
+    Args:
+        player: what plays the model's chunks, as for `run_recorded`.
+    """
     if config.task not in TASKS:
         raise UserError("task", config.task, f"one of {', '.join(TASKS)}")
     tasks: list[Task] = [
@@ -54,10 +67,27 @@ def evaluate_fast(checkpoint: Path, config: ClosedLoopConfig) -> dict[str, Any]:
     kinematics = Kinematics(world)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
         policy = ModelPolicy(checkpoint, config, camera)
-        errors = run(policy, tasks, config)
+        record = run_recorded(policy, tasks, config, player=player)
     expert = run(ExpertPolicy(tasks, kinematics, policy.step_s), tasks, config)
     still = still_errors(tasks, config, kinematics)
-    return report(config, errors, expert, still, str(checkpoint))
+    found = report(config, record.errors, expert, still, str(checkpoint))
+    found["task"]["jerk_rad_s3"] = jerks(record, config.settle_s)
+    return found
+
+
+def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
+    """rms over episodes of the rms jerk after settling, rad/s^3."""
+    at_s = SERVO_STEP_S * (1 + np.arange(record.errors.shape[1]))
+    settled = at_s > settle_s
+
+    def over_episodes(paths: Array) -> float:
+        each = [rms_jerk(path[settled], at_s[settled]) for path in paths]
+        return float(np.sqrt(np.mean(np.square(each))))
+
+    return {
+        "commanded": over_episodes(record.commands),
+        "measured": over_episodes(record.positions),
+    }
 
 
 def report(
