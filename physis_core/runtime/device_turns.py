@@ -69,6 +69,15 @@ class DeviceTurns:
             device.dirty = True
             self.dirty.append(device)
 
+    def settle(self, now_s: float) -> None:
+        """Forget the devices that have nothing to start, so that nobody is woken to find that."""
+        self.dirty[:] = [device for device in self.dirty if self._wants_turn(device, now_s)]
+
+    @staticmethod
+    def _wants_turn(device: Device, now_s: float) -> bool:
+        device.dirty = any(slot.ready(now_s) for slot in device.waiting)
+        return device.dirty
+
     def fire(self, now_s: float) -> None:
         """Whatever is due: emulated batches end, devices that waited look again."""
         timers = self.timers
@@ -134,7 +143,9 @@ class DeviceTurns:
         for receiver in self._receivers.values():
             # The senders may go on while this one computes.
             receiver.flush()
-        self._compute(device, tasks, now_s)
+        # Giving credits is a part of the way here, not of the computing.
+        device.started_s = self._clock.now_s()
+        self._compute(device, tasks, device.started_s)
 
     def _arm(self, device: Device, time_s: float) -> None:
         self._timer_number += 1

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from physis_core.runtime.costs import Costs, CostTable, OnlineCosts
 
 __all__ = [
+    "BACKGROUND_PRIORITY",
+    "BACKGROUND_S",
     "CostTable",
     "Costs",
     "Decision",
@@ -27,6 +29,12 @@ __all__ = [
 ]
 
 _INF = float("inf")
+BACKGROUND_S = 1e6
+"""From the release of a chunk without a delivery time to the deadline that it gets here: after all
+that have one, and the older first, so that among free-running streams none waits for ever."""
+BACKGROUND_PRIORITY = 1_000_000
+"""Taken off the priority of streams without a period: whoever takes all that is left must not come
+before a stream that is already late."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -203,7 +211,8 @@ def _grow(
     taken: set[tuple[int, int]] = set()
     alone: dict[int, float] = {}
     elapsed_s = now_s
-    pressed = eager or queue[0][4] == _INF
+    # Sorted by urgency: where the first has no delivery time, nobody has.
+    pressed = eager or queue[0][4] - now_s > 0.5 * BACKGROUND_S
     for _, _, _, _, latest_s, task in queue:
         cost_s = alone.get(task.block)
         if cost_s is None:

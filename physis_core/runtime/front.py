@@ -17,6 +17,7 @@ from physis_core.runtime.cluster import Cluster
 from physis_core.runtime.control import Message
 from physis_core.runtime.crew import Crew
 from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.dispatch import BACKGROUND_S
 from physis_core.runtime.events import Announcer, EngineEvent
 from physis_core.runtime.injector import ReleaseChunk, SkipRelease
 from physis_core.runtime.mailbox import Mailbox
@@ -30,9 +31,6 @@ from physis_core.runtime.stream_desk import StreamDesk
 from physis_core.types import Array, FinishedChunk, StreamState
 
 _CHUNKS_REMEMBERED = 8192
-_BACKGROUND_S = 1e6
-"""What the dispatcher takes for the deadline of a chunk that has none: after all that have one, and
-the older first, so that among free-running streams none waits for ever."""
 
 
 class Front:
@@ -168,7 +166,7 @@ class Front:
         fields = {
             "seq": seq,
             "chunk": step.chunk_id,
-            "deadline_s": min(deadline_s, step.release_s + _BACKGROUND_S),
+            "deadline_s": min(deadline_s, step.release_s + BACKGROUND_S),
             "release_s": step.release_s,
             "entry_s": seen.entry_s,
             "number": seen.number,

@@ -2,8 +2,8 @@
 
 Each edge is its own two-rank process group, made through the shared store, so that a lost peer
 breaks its edges and no others. The event loop sends, without waiting. A thread at each end
-receives: chunks at the target, credits at the source. It hands on what came, which posts it to the
-loop and rings.
+receives: chunks at the target, credits at the source. It hands what came to the loop, or, a chunk
+that finds the loop asleep, computes it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _CREDIT_HEAD = struct.Struct("<IIQ")
 _CREDIT = struct.Struct("<III")
 _CREDIT_BYTES = _CREDIT_HEAD.size + _CREDITS_A_MESSAGE * _CREDIT.size
 _CREDIT_RING = 64
+_RECEIVES_AHEAD = 2
+"""One is being filled while the other waits for what may come meanwhile."""
 _STOP_STREAM = 0xFFFFFFFF
 """Stream handle of the message that ends an edge in an orderly way."""
 
@@ -36,6 +38,17 @@ def edge_group(store: TCPStore, name: str, rank: int, host: str) -> Any:
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = FOREVER
     return dist.ProcessGroupGloo(PrefixStore(name, store), rank, 2, options)
+
+
+class _Buffer:
+    """Memory of one message and the ways to look at it, which cost more to make than to use."""
+
+    __slots__ = ("bytes_of", "payloads", "tensor")
+
+    def __init__(self, size_bytes: int, layout: PayloadLayout | None) -> None:
+        self.tensor = torch.empty(size_bytes, dtype=torch.uint8)
+        self.bytes_of = _view(self.tensor)
+        self.payloads = {} if layout is None else layout.views_of_kinds(self.tensor)
 
 
 class GlooSender:
@@ -58,8 +71,8 @@ class GlooSender:
         self._layout = layout
         self._on_credits = on_credits
         self._on_lost = on_lost
-        self._free: list[tuple[torch.Tensor, memoryview]] = []
-        self._sent: deque[tuple[Any, tuple[torch.Tensor, memoryview]]] = deque()
+        self._free: list[_Buffer] = []
+        self._sent: deque[tuple[Any, _Buffer]] = deque()
         self._received = 0
         self._reclaimed = 0
         self._lost = False
@@ -72,22 +85,23 @@ class GlooSender:
     def send(self, chunk: InFlight, stage: int) -> None:
         if self._lost:
             return
-        buffer, view = self._free.pop() if self._free else self._new_buffer()
-        pack_into(view, chunk, stage)
+        buffer = self._free.pop() if self._free else _Buffer(self._size, self._layout)
+        pack_into(buffer.bytes_of, chunk, stage)
         if self._layout is not None:
-            for place, part in zip(self._layout.views(buffer, stage), chunk.payload, strict=True):
+            places = buffer.payloads[self._layout.begins_step(stage)]
+            for place, part in zip(places, chunk.payload, strict=True):
                 place.copy_(part)
-        self._post((buffer, view))
+        self._post(buffer)
         # Not before: the message was waited for, its predecessors' buffers are not.
         self._reclaim()
 
-    def _post(self, entry: tuple[torch.Tensor, memoryview]) -> None:
+    def _post(self, buffer: _Buffer) -> None:
         try:
-            work = self._group.send([entry[0]], 1, 0)
+            work = self._group.send([buffer.tensor], 1, 0)
         except RuntimeError as error:
             self._lose(str(error))
             return
-        self._sent.append((work, entry))
+        self._sent.append((work, buffer))
         self.messages += 1
         self.bytes_sent += self._size
 
@@ -97,14 +111,10 @@ class GlooSender:
         gloo's send work completes only in `wait`; for a received message `wait` returns at once.
         """
         while self._reclaimed < self._received and self._sent:
-            work, entry = self._sent.popleft()
+            work, buffer = self._sent.popleft()
             work.wait()
             self._reclaimed += 1
-            self._free.append(entry)
-
-    def _new_buffer(self) -> tuple[torch.Tensor, memoryview]:
-        buffer = torch.zeros(self._size, dtype=torch.uint8)
-        return buffer, _view(buffer)
+            self._free.append(buffer)
 
     def _receive_credits(self) -> None:
         buffer = torch.zeros(_CREDIT_BYTES, dtype=torch.uint8)
@@ -135,9 +145,9 @@ class GlooSender:
         """Tell the peer that nothing more comes. Does not wait for it."""
         if self._lost:
             return
-        buffer, view = self._new_buffer()
-        pack_into(view, _stop_chunk(), 0)
-        self._post((buffer, view))
+        buffer = _Buffer(self._size, None)
+        pack_into(buffer.bytes_of, _stop_chunk(), 0)
+        self._post(buffer)
 
 
 class GlooReceiver:
@@ -197,20 +207,26 @@ class GlooReceiver:
             self._lose(str(error))
 
     def _receive_chunks(self) -> None:
+        asked: deque[tuple[_Buffer, Any]] = deque()
         while True:
-            # A fresh buffer each time: the payload is views of it, and a model may carry them on.
-            buffer = torch.empty(self._size, dtype=torch.uint8)
             try:
-                self._group.recv([buffer], 0, 0).wait()
+                # After the last chunk was handed on, which may have meant to compute it.
+                while len(asked) < _RECEIVES_AHEAD:
+                    # Fresh memory each time: the payload is views of it, and a model may carry
+                    # them on.
+                    buffer = _Buffer(self._size, self._layout)
+                    asked.append((buffer, self._group.recv([buffer.tensor], 0, 0)))
+                buffer, work = asked.popleft()
+                work.wait()
             except RuntimeError as error:
                 self._lose(str(error))
                 return
             self._received += 1
-            chunk = unpack_from(_view(buffer))
+            chunk = unpack_from(buffer.bytes_of)
             if chunk.stream == _STOP_STREAM:
                 return
             if self._layout is not None:
-                chunk.payload = self._layout.views(buffer, chunk.stage)
+                chunk.payload = buffer.payloads[self._layout.begins_step(chunk.stage)]
             self._on_chunk(chunk)
 
     def _lose(self, reason: str) -> None:

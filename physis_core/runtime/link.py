@@ -69,15 +69,30 @@ class PayloadLayout:
         return max(ends, default=ENVELOPE_BYTES)
 
     def end(self, stage: int) -> int:
-        places = self._places[stage % self._blocks == 0]
+        places = self._places[self.begins_step(stage)]
         return places[-1][1] if places else ENVELOPE_BYTES
+
+    def begins_step(self, stage: int) -> bool:
+        """Which of the two kinds of payload goes to `stage`: a latent, or a hidden state."""
+        return stage % self._blocks == 0
 
     def views(self, buffer: torch.Tensor, stage: int) -> Payload:
         """Tensors [1, ...] that lie inside `buffer`, for a chunk bound for `stage`."""
+        return self._views(buffer, self.begins_step(stage))
+
+    def _views(self, buffer: torch.Tensor, begins_step: bool) -> Payload:
         return tuple(
             buffer[start:end].view(spec.dtype).view(1, *spec.shape)
-            for start, end, spec in self._places[stage % self._blocks == 0]
+            for start, end, spec in self._places[begins_step]
         )
+
+    def views_of_kinds(self, buffer: torch.Tensor) -> dict[bool, Payload]:
+        """By `begins_step`, for those kinds that fit into `buffer`."""
+        return {
+            begins_step: self._views(buffer, begins_step)
+            for begins_step, places in self._places.items()
+            if not places or places[-1][1] <= buffer.numel()
+        }
 
 
 def _places(specs: Sequence[TensorSpec]) -> list[tuple[int, int, TensorSpec]]:

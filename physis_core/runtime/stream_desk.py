@@ -12,6 +12,7 @@ from physis_core.model.protocol import ModelSpec
 from physis_core.runtime.control import Message
 from physis_core.runtime.crew import Crew, first_reason
 from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.dispatch import BACKGROUND_PRIORITY
 from physis_core.runtime.events import Announcer, EventKind
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadState
@@ -23,9 +24,6 @@ from physis_core.runtime.stream import Stream, StreamConfig, StreamHandle
 from physis_core.types import Refused, StreamState
 
 _MAX_STREAMS = 1024
-_BACKGROUND = 1_000_000
-"""Taken off the priority of streams without a period: whoever takes all that is left must not come
-before a stream that is already late."""
 
 
 class StreamDesk:
@@ -105,7 +103,8 @@ class StreamDesk:
             "epoch": stream.epoch,
             "seed": config.seed,
             "refresh": config.refresh,
-            "priority": config.priority - (0 if stream.period_s is not None else _BACKGROUND),
+            "priority": config.priority
+            - (0 if stream.period_s is not None else BACKGROUND_PRIORITY),
             "conditions": [[version, dict(told)] for version, told in stream.conditions.items()],
         }
 

@@ -98,7 +98,7 @@ class WorkerLinks:
             loop.post("credits", given)
 
         def chunk(came: InFlight) -> None:
-            loop.post("chunk", came)
+            loop.deliver(came)
 
         def lost(reason: str) -> None:
             loop.post("lost", (edge, generation, reason))

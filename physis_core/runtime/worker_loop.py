@@ -1,12 +1,16 @@
 """The event loop of one worker: it takes what comes in and lets its devices take their turns.
 
-One thread owns all of this state. Other threads only append to `inbox` and ring. A turn of the
-loop: take what came in, finish what is done, start what may start, send credits, sleep until the
-next event.
+A turn: take what came in, finish what is done, start what may start, send credits. Who holds the
+lock of turns owns all of this state; other threads only append to `inbox`. Mostly that is the
+loop's own thread, which sleeps between events. Where it sleeps and a chunk comes, the thread that
+received the chunk takes one turn itself: to wake the other one would take as long as the whole way
+from process to process.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +46,7 @@ _MESSAGES_A_TURN = 64
 class WorkerLoop:
     """Args:
     devices: by index, only this worker's.
-    reply: called in the loop's thread with what the front should know.
+    reply: called by whoever has the turn with what the front should know.
     reply_large: as `reply`, from another thread and with much in it.
     clock: gives the front's time.
     """
@@ -61,6 +65,14 @@ class WorkerLoop:
         self.devices = devices
         self.inbox: deque[tuple[str, Any]] = deque()
         self.wake = Wake()
+        self._turn = threading.Lock()
+        self._error: BaseException | None = None
+        # A second thread that computes would bring its own team of threads; and where nothing
+        # computes in the turn itself, there are timers, which the loop's thread must know of.
+        self._may_deliver = deployment.threads == 1 and all(
+            device.executor is not None and not device.executor.asynchronous
+            for device in devices.values()
+        )
         self.senders: dict[tuple[int, int], LinkSender] = {}
         self.receivers: dict[tuple[int, int], LinkReceiver] = {}
         self.late_dropped = 0
@@ -93,46 +105,81 @@ class WorkerLoop:
         self.inbox.append((kind, what))
         self.wake.ring()
 
+    def deliver(self, chunk: InFlight) -> None:
+        """As `post` of a chunk, and compute it here and now where the loop is asleep.
+
+        Only for threads that receive chunks. A turn may wait until a peer has taken credits, and
+        the threads that take credits never have the turn, so nobody waits in a circle.
+        """
+        self.inbox.append(("chunk", chunk))
+        if not self._may_deliver or not self._turn.acquire(blocking=False):
+            self.wake.ring()
+            return
+        left_s = 0.0
+        try:
+            left_s = self._take_turn(alone=False)
+        except BaseException as error:  # noqa: BLE001
+            # It is the loop's, whose thread ends with it as if the turn had been its own.
+            self._error = error
+        finally:
+            self._turn.release()
+        # Also for what came while the turn was taken, and rang, or did not.
+        if self.inbox or left_s < math.inf:
+            self.wake.ring()
+
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Until a `stop` message."""
-        inbox = self.inbox
-        turns = self._turns
-        timers, dirty = turns.timers, turns.dirty
-        clock = self._clock.now_s
         sleep_precisely()
         while not self._stop:
-            for _ in range(_MESSAGES_A_TURN):
-                if not inbox:
+            with self._turn:
+                if self._error is not None:
+                    raise self._error
+                left_s = self._take_turn(alone=True)
+            if left_s > 0.0 and not self._stop:
+                self.wake.wait(left_s)
+
+    def _take_turn(self, *, alone: bool) -> float:
+        """Return in how many seconds the next one is due, if nothing comes in.
+
+        Args:
+            alone: False where the thread has other things to do: it computes one batch at most.
+        """
+        inbox = self.inbox
+        turns = self._turns
+        dirty = turns.dirty
+        clock = self._clock.now_s
+        for _ in range(_MESSAGES_A_TURN):
+            if not inbox:
+                break
+            self._take(*inbox.popleft())
+        now_s = clock()
+        if turns.launched:
+            turns.poll(now_s)
+        turns.fire(now_s)
+        while dirty:
+            device = dirty.pop()
+            device.dirty = False
+            if not device.running:
+                before = device.batches
+                turns.start(device, clock())
+                if not alone and device.batches > before:
+                    turns.settle(clock())
                     break
-                self._take(*inbox.popleft())
-            now_s = clock()
-            if turns.launched:
-                turns.poll(now_s)
-            turns.fire(now_s)
-            while dirty:
-                device = dirty.pop()
-                device.dirty = False
-                if not device.running:
-                    turns.start(device, clock())
-                if inbox:
-                    # News may make the next choice a better one, and a stop must not wait.
-                    break
-            for receiver in self.receivers.values():
-                receiver.flush()
-            if inbox or dirty or self._stop:
-                continue
-            if turns.launched:
-                # Nobody rings when a GPU is done.
-                self.wake.wait(_POLL_S)
-                continue
-            if not timers:
-                self.wake.wait(-1.0)
-                continue
-            left_s = timers[0][0] - clock()
-            if left_s > _SPIN_S:
-                self.wake.wait(left_s - _SPIN_S)
+            if inbox:
+                # News may make the next choice a better one, and a stop must not wait.
+                break
+        for receiver in self.receivers.values():
+            receiver.flush()
+        if inbox or dirty or self._stop:
+            return 0.0
+        if turns.launched:
+            # Nobody rings when a GPU is done.
+            return _POLL_S
+        if not turns.timers:
+            return math.inf
+        return max(0.0, turns.timers[0][0] - clock() - _SPIN_S)
 
     def close(self) -> None:
         """After `run`: tell the peers that nothing more comes."""
