@@ -1,5 +1,9 @@
 """`physis bench pipeline`: the five partitions side by side, two processes against one, and a peer.
 
+The peer's queues hold all chunks from the beginning. It is therefore compared with the engine at
+two chunks a device in flight, which is what a link has room for, as well as with the engine as it
+runs free by itself: with one chunk more than devices, because a chunk that waits grows old.
+
 Measured rows run real blocks in real processes, as many as there are cores; the rows beyond run
 the same engine on emulated devices with the block times that were measured in this run. Each row
 says which it is. Every process that computes, the peer's as well, is bound to a core of its own.
@@ -38,6 +42,8 @@ from physis_core.types import UserError
 
 SLOWEST_BLOCK_MS = 5.0
 TIMEOUT_S = 600.0
+FULL = 4
+"""Chunks in flight that fill two devices: one computes, one waits at each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +74,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     config = {**MODEL, "tokens": args.tokens}
     model = ModelRef(kind="synthetic", config=config)
     with Progress(console=console) as progress:
-        task = progress.add_task("pipeline", total=3 * args.repeat + 3 + 5)
+        task = progress.add_task("pipeline", total=4 * args.repeat + 3 + 5)
 
         def step(what: str) -> None:
             progress.update(task, description=what)
             progress.advance(task)
 
-        alone, two, peer = [], [], []
+        alone, two, full, peer = [], [], [], []
         rows: list[Row] = []
         for _ in range(args.repeat):
             step("one process, the reference")
@@ -82,9 +88,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             step("two processes, partition stage")
             run_two = _measured(model, "stage", 2, args.chunks)
             two.append(run_two.rate_hz)
+            step(f"two processes, {FULL} chunks in flight")
+            run_full = _measured(model, "stage", 2, args.chunks, in_flight=FULL)
+            full.append(run_full.rate_hz)
             step("two processes, torch.distributed.pipelining")
             peer.append(_peer_rate_hz(config, args.chunks))
         rows.append(_row(model, "stage", 2, "measured", run_two))
+        rows.append(_row(model, "stage", 2, f"measured, {FULL} in flight", run_full))
         for kind, devices in (("sequential", 1), ("step", 2), ("block", 2)):
             step(f"{devices} processes, partition {kind}")
             rows.append(
@@ -123,13 +133,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             [ours / one for ours, one in pairs], "x", aim=1.8, better="higher"
         ),
         "pipeline.vs_torch_pipelining": repeated(
-            [ours / theirs for ours, theirs in zip(two, peer, strict=True)],
+            [ours / theirs for ours, theirs in zip(full, peer, strict=True)],
             "x",
             aim=1.0,
             better="higher",
         ),
+        "pipeline.vs_torch_pipelining_free": repeated(
+            [ours / theirs for ours, theirs in zip(two, peer, strict=True)], "x"
+        ),
         "pipeline.reference_chunk_rate": repeated(alone, "chunk/s"),
         "pipeline.two_process_chunk_rate": repeated(two, "chunk/s"),
+        "pipeline.two_process_chunk_rate_full": repeated(full, "chunk/s"),
         "pipeline.torch_pipelining_chunk_rate": repeated(peer, "chunk/s"),
         "pipeline.block_ms": Figure(
             value=slowest_ms, unit="ms", aim=SLOWEST_BLOCK_MS, better="higher"
@@ -153,7 +167,9 @@ def _reference_rate_hz(config: Mapping[str, Any], chunks: int) -> float:
     return chunks / (time.monotonic() - begin_s)
 
 
-def _measured(model: ModelRef, kind: str, devices: int, chunks: int) -> StreamRun:
+def _measured(
+    model: ModelRef, kind: str, devices: int, chunks: int, in_flight: int | None = None
+) -> StreamRun:
     deployment = simple_deployment(
         model,
         partition=kind,
@@ -162,7 +178,7 @@ def _measured(model: ModelRef, kind: str, devices: int, chunks: int) -> StreamRu
         bind_cores=True,
         max_batch=load_spec(model).steps if kind == "block" else 1,
     )
-    return _steady_run(deployment, chunks)
+    return _steady_run(deployment, chunks, in_flight)
 
 
 def _emulated(
@@ -184,10 +200,11 @@ def _emulated(
     return _steady_run(deployment, chunks)
 
 
-def _steady_run(deployment: Deployment, chunks: int) -> StreamRun:
+def _steady_run(deployment: Deployment, chunks: int, in_flight: int | None = None) -> StreamRun:
     """Chunks after the pipeline's fill and after the KV window is full."""
     skip = max(len(deployment.devices), load_spec(deployment.model).window_chunks) + 2
-    run = run_streams(deployment, [free_stream()], chunks=chunks + skip, timeout_s=TIMEOUT_S)
+    stream = free_stream(max_in_flight=in_flight)
+    run = run_streams(deployment, [stream], chunks=chunks + skip, timeout_s=TIMEOUT_S)
     pause_between_runs()
     return run.streams[0].steady(skip)
 
