@@ -42,7 +42,10 @@ class FlowSchedule:
         """
         if not 0 <= step <= self.steps:
             raise IndexError(f"step {step} outside 0..{self.steps}")
-        even = (self.steps - step) / self.steps
+        return self.warped((self.steps - step) / self.steps)
+
+    def warped(self, even: float) -> float:
+        """s' of an even level s from 0 to 1."""
         return self.shift * even / (1.0 + (self.shift - 1.0) * even)
 
     def levels(self, step: Sequence[int], like: Tensor) -> Tensor:

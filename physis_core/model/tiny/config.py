@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from physis_core.model.kv import check_window
 from physis_core.model.schedule import FlowSchedule
+from physis_core.model.tiny.autoencoder import AutoencoderConfig
 from physis_core.types import KVMode, UserError
 
 ActionReference = Literal["joints", "mean"]
@@ -86,6 +87,11 @@ class TinyConfig:
     `image_size` is (height, width). `grid` x `grid` tokens of an image keep its layout and one more
     holds `keypoints` places that the network finds in it; `image_channels` is the first width of
     the convolutions.
+
+    Frame tokens are latents of pictures of the chunk's own future. Where `frame_times_s` names
+    them, picture n shows the camera `frame_times_s`[n] seconds after the first action point, and
+    the checkpoint holds the autoencoder (`frame_size`, `cell_channels`, `autoencoder_width`) that
+    draws it; `decode` False leaves pictures as latents.
     """
 
     joint_names: tuple[str, ...]
@@ -101,6 +107,11 @@ class TinyConfig:
     displacement_std: float = 1.0
     frame_tokens: int = 0
     frame_channels: int = 0
+    frame_times_s: tuple[float, ...] = ()
+    frame_size: tuple[int, int] = (96, 96)
+    cell_channels: int = 16
+    autoencoder_width: int = 32
+    decode: bool = True
     steps: int = 4
     shift: float = 5.0
     blocks: int = 4
@@ -139,6 +150,19 @@ class TinyConfig:
             raise UserError("image_size", self.image_size, f"must be multiples of {side}")
         if (self.frame_tokens > 0) != (self.frame_channels > 0):
             raise UserError("frame_channels", self.frame_channels, "goes with frame_tokens")
+        if self.frame_times_s:
+            self._check_pictures()
+
+    def _check_pictures(self) -> None:
+        if min(self.frame_times_s) < 0:
+            raise UserError("frame_times_s", self.frame_times_s, "must not be negative")
+        coder = self.autoencoder
+        for name, needed in (
+            ("frame_tokens", len(self.frame_times_s) * coder.tokens),
+            ("frame_channels", coder.channels),
+        ):
+            if getattr(self, name) != needed:
+                raise UserError(name, getattr(self, name), f"these pictures have {needed}")
 
     @property
     def joints(self) -> int:
@@ -151,6 +175,19 @@ class TinyConfig:
     @property
     def schedule(self) -> FlowSchedule:
         return FlowSchedule(steps=self.steps, shift=self.shift)
+
+    @property
+    def autoencoder(self) -> AutoencoderConfig:
+        return AutoencoderConfig(
+            frame_size=self.frame_size,
+            cell_channels=self.cell_channels,
+            width=self.autoencoder_width,
+        )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a chunk leaves with pictures rather than with latents."""
+        return bool(self.frame_times_s) and self.decode
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,19 +30,23 @@ def load_tiny(
     owned = None if blocks is None else tuple(blocks)
     if checkpoint is None:
         return random_tiny(build_config(TinyConfig, config), owned, device)
-    _refuse_config(config, checkpoint)
     read, weights = checkpoints.load(checkpoint, owned)
-    model = TinyModel(read, owned, device)
+    model = TinyModel(_merged(read, config, checkpoint), owned, device)
     model.network.load_state_dict(weights)
     return model
+
+
+def load_actions(checkpoint: Path | str) -> TinyModel:
+    """A whole policy whose pictures, if it has any, stay latents: for who plays actions alone."""
+    draws = checkpoints.read_config(checkpoint).draws
+    return load_tiny({"decode": False} if draws else {}, str(checkpoint), None, "cpu")
 
 
 def load_tiny_spec(config: Mapping[str, Any], checkpoint: str | None) -> ModelSpec:
     """The specification without weights in memory."""
     if checkpoint is None:
         return tiny_spec(build_config(TinyConfig, config))
-    _refuse_config(config, checkpoint)
-    return tiny_spec(checkpoints.read_config(checkpoint))
+    return tiny_spec(_merged(checkpoints.read_config(checkpoint), config, checkpoint))
 
 
 def random_tiny(
@@ -59,6 +65,15 @@ def random_tiny(
     return model
 
 
-def _refuse_config(config: Mapping[str, Any], checkpoint: str) -> None:
+def _merged(read: TinyConfig, config: Mapping[str, Any], checkpoint: str) -> TinyConfig:
     for name, value in config.items():
-        raise UserError(f"model.config.{name}", value, f"{checkpoint} fixes its own configuration")
+        field = f"model.config.{name}"
+        if name != "decode":
+            raise UserError(field, value, f"{checkpoint} fixes its own configuration")
+        if not isinstance(value, bool):
+            raise UserError(field, value, "must be of type bool")
+        if not read.frame_times_s:
+            raise UserError(field, value, f"{checkpoint} draws no pictures")
+        # The one field that is no property of the weights.
+        read = replace(read, decode=value)
+    return read

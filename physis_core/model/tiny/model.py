@@ -2,6 +2,9 @@
 
 latent = (noisy part, ..., joints [J], condition tokens [C, dim])
 hidden = (tokens [N, dim], noisy part, ..., joints [J], condition tokens [C, dim])
+
+Outputs: `action` [K, J] rad; where the model denoises pictures of the chunk's future as well, those
+as `frames` uint8 [F, H, W, 3], or as latents under `frame`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
 from physis_core.types import UserError
+
+FRAMES = "frames"
 
 
 class TinyModel(StagedBlocks[TinyNetwork]):
@@ -85,6 +90,13 @@ class TinyModel(StagedBlocks[TinyNetwork]):
             part.name: x for part, x in zip(self.config.parts, latent[: self._parts], strict=True)
         }
         outputs["action"] = outputs["action"] * network.position_std + network.position_mean
+        if self.config.draws:
+            latents = outputs.pop("frame")
+            rows, pictures = latents.shape[0], len(self.config.frame_times_s)
+            drawn = network.autoencoder.decode(
+                latents.reshape(rows * pictures, -1, latents.shape[-1])
+            )
+            outputs[FRAMES] = drawn.reshape(rows, pictures, *drawn.shape[1:])
         return outputs
 
     def _encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -104,6 +116,11 @@ def tiny_spec(config: TinyConfig) -> ModelSpec:
         TensorSpec(shape=(config.condition_tokens, config.dim)),
     )
     height, width = config.image_size
+    outputs = {part.name: TensorSpec(shape=(part.tokens, part.channels)) for part in config.parts}
+    if config.draws:
+        del outputs["frame"]
+        shape = (len(config.frame_times_s), *config.frame_size, 3)
+        outputs[FRAMES] = TensorSpec(shape=shape, dtype=torch.uint8)
     return staged_spec(
         whole,
         name="physis-tiny",
@@ -116,7 +133,5 @@ def tiny_spec(config: TinyConfig) -> ModelSpec:
             "joint_positions": TensorSpec(shape=(config.joints,)),
             "lookahead_s": TensorSpec(shape=(1,)),
         },
-        outputs={
-            part.name: TensorSpec(shape=(part.tokens, part.channels)) for part in config.parts
-        },
+        outputs=outputs,
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from physis_core.model.rope import ChunkRope, apply_rope
+from physis_core.model.tiny.autoencoder import Autoencoder
 from physis_core.model.tiny.config import TinyConfig
 
 LEVEL_FREQUENCIES = 16
@@ -180,6 +181,8 @@ class TinyNetwork(nn.Module):
         )
         self.out_modulation = nn.Linear(config.dim, 2 * config.dim)
         self.blocks = nn.ModuleDict({str(n): Block(config) for n in numbers})
+        if config.frame_times_s:
+            self.autoencoder = Autoencoder(config.autoencoder)
         self.position_mean: Tensor
         self.position_std: Tensor
         self.register_buffer("position_mean", torch.tensor(config.position_mean), persistent=False)
@@ -228,25 +231,48 @@ class TinyNetwork(nn.Module):
         return tuple(out)
 
     def sequence(
-        self, noisy: Sequence[Tensor], joints: Tensor, condition: Tensor, level: Tensor
+        self,
+        noisy: Sequence[Tensor],
+        joints: Tensor,
+        condition: Tensor,
+        level: Tensor,
+        history: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, ...]:
         """Denoise whole sequences at once: what T staged passes over a rolling window compute.
 
         Args:
             noisy: parts, each [B, T, tokens, channels], all chunks of a sequence at one level.
             joints: normalised, [B, T, J]. condition: [B, T, C, dim]. level: [B].
+            history: parts, shaped as `noisy`, that chunks later than t see of chunk t: clean KV,
+                as a pass at level 0 leaves it. None: they see `noisy` (noisy KV).
 
         Returns:
             Predicted clean parts [B, T, tokens, channels]. Chunk t sees chunks t - H + 1 to t.
         """
         batch, chunks = joints.shape[:2]
         tokens = self.embed([x.flatten(0, 1) for x in noisy], condition.flatten(0, 1))
-        encoded = self.level(level)
-        per_chunk = encoded.repeat_interleave(chunks, dim=0)
+        per_chunk = self.level(level).repeat_interleave(chunks, dim=0)
         blocks = [self.owned_block(number) for number in range(self.config.blocks)]
-        tokens = run_sequence(
-            blocks, tokens, per_chunk, (batch, chunks), self.rope, self.config.window_chunks
-        )
+        window = self.config.window_chunks
+        if history is None or chunks == 1:
+            mask = block_causal_mask(chunks, tokens.shape[1], window)
+            tokens = run_sequence(
+                blocks, tokens, per_chunk, (batch, chunks), self.rope, mask, range(chunks)
+            )
+        else:
+            # Clean and noisy chunks as one sequence of 2 T: the mask says who sees whom.
+            past = self.embed([x.flatten(0, 1) for x in history], condition.flatten(0, 1))
+            past_level = self.level(torch.zeros_like(level)).repeat_interleave(chunks, dim=0)
+            both, both_level = (
+                torch.cat([x.unflatten(0, (batch, chunks)) for x in pair], dim=1).flatten(0, 1)  # type: ignore[no-untyped-call]
+                for pair in ((past, tokens), (past_level, per_chunk))
+            )
+            mask = clean_history_mask(chunks, tokens.shape[1], window)
+            places = (*range(chunks), *range(chunks))
+            both = run_sequence(
+                blocks, both, both_level, (batch, 2 * chunks), self.rope, mask, places
+            )
+            tokens = both.unflatten(0, (batch, 2 * chunks))[:, chunks:].flatten(0, 1)  # type: ignore[no-untyped-call]
         clean = self.predict_clean(tokens, per_chunk, joints.flatten(0, 1))
         return tuple(x.reshape(batch, chunks, *x.shape[1:]) for x in clean)
 
@@ -257,16 +283,18 @@ def run_sequence(
     level: Tensor,
     shape: tuple[int, int],
     rope: ChunkRope,
-    window_chunks: int,
+    mask: Tensor,
+    places: Sequence[int],
 ) -> Tensor:
-    """All blocks over B sequences of T chunks, block-causal within the window.
+    """All blocks over B sequences of T chunks.
 
     Args:
         tokens: [B * T, N, dim]. level: encoded, [B * T, dim]. shape: (B, T).
+        mask: who sees whom, [T * N, T * N]. places: of each of the T chunks in time.
     """
     batch, chunks = shape
-    table = rope.table(tuple(range(chunks)), tokens.device)
-    mask = block_causal_mask(chunks, tokens.shape[1], window_chunks).to(tokens.device)
+    table = rope.table(tuple(places), tokens.device)
+    mask = mask.to(tokens.device)
     for block in blocks:
         modulation = block.split_modulation(block.modulation(level))
         q, k, v = (
@@ -288,6 +316,18 @@ def block_causal_mask(chunks: int, tokens: int, window_chunks: int) -> Tensor:
     number = torch.arange(chunks).repeat_interleave(tokens)
     age = number[:, None] - number[None, :]
     return (age >= 0) & (age < window_chunks)
+
+
+def clean_history_mask(chunks: int, tokens: int, window_chunks: int) -> Tensor:
+    """`block_causal_mask` of clean chunks 0 .. T - 1, then the same chunks noisy.
+
+    A clean chunk sees clean chunks up to itself; a noisy one sees itself, and of the chunks before
+    it the clean ones. [2 * chunks * tokens, 2 * chunks * tokens].
+    """
+    seen = block_causal_mask(chunks, tokens, window_chunks)
+    own = block_causal_mask(chunks, tokens, 1)
+    clean = torch.cat((seen, torch.zeros_like(seen)), dim=1)
+    return torch.cat((clean, torch.cat((seen & ~own, own), dim=1)), dim=0)
 
 
 def layer_norm(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from physis_core.model.tiny.network import (
     ROPE_THETA,
     Block,
     LevelEncoder,
+    block_causal_mask,
     layer_norm,
     run_sequence,
 )
@@ -117,8 +118,9 @@ class WorldNetwork(nn.Module):
         )
         per_chunk = self.level(level).repeat_interleave(chunks, dim=0)
         blocks = [self.owned_block(n) for n in range(self.config.blocks)]
+        mask = block_causal_mask(chunks, tokens.shape[1], self.config.window_chunks)
         tokens = run_sequence(
-            blocks, tokens, per_chunk, (batch, chunks), self.rope, self.config.window_chunks
+            blocks, tokens, per_chunk, (batch, chunks), self.rope, mask, range(chunks)
         )
         clean = self.predict_clean(tokens, per_chunk)
         return clean.reshape(batch, chunks, *clean.shape[1:])

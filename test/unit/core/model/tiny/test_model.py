@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -204,6 +206,88 @@ def test_a_rank_holds_only_its_blocks_and_computes_the_same() -> None:
 @pytest.mark.parametrize("kv", ["noisy", "clean"])
 def test_it_keeps_the_promises_of_a_staged_model(kv: KVMode) -> None:
     assert broken_promises(lambda owned: random_tiny(small_config(kv=kv), owned)) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(config=configs, chunks=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
+def test_with_clean_kv_the_forward_over_the_sequence_is_what_the_staged_path_computes(
+    config: TinyConfig, chunks: int, seed: int
+) -> None:
+    """The sequence pass gets each chunk's clean latent as its history, as the rerun leaves it."""
+    model = random_tiny(replace(config, kv="clean"), seed=seed % 1000)
+    network, schedule = model.network, config.schedule
+    seen = observation(config, seed, chunks)
+    keys = [NoiseKey(seed=seed, epoch=0, chunk_id=c) for c in range(chunks)]
+    windows = [model.new_kv(block) for block in range(config.blocks)]
+
+    def run_blocks(hidden: Payload, d: int) -> Payload:
+        for block, window in enumerate(windows):
+            hidden = model.block(block, hidden, [d], [window], [{}], [d == config.steps])
+        return hidden
+
+    with torch.inference_mode():
+        entering: list[list[Payload]] = [[] for _ in range(config.steps + 1)]
+        for c in range(chunks):
+            latent = model.inject(rows_of(seen, slice(c, c + 1)), [keys[c]])
+            for d in range(config.steps):
+                entering[d].append(latent)
+                latent = model.head(run_blocks(model.embed(latent, [d]), d), [d], [keys[c]])
+            entering[config.steps].append(latent)
+            run_blocks(model.embed(latent, [config.steps]), config.steps)
+
+        def parts_at(d: int) -> list[Tensor]:
+            count = len(config.parts)
+            return [torch.cat([latent[p] for latent in entering[d]])[None] for p in range(count)]
+
+        joints, condition = network.encode(seen)
+        for d in range(config.steps):
+            level = torch.tensor([schedule.level(d)])
+            clean = network.sequence(
+                parts_at(d), joints[None], condition[None], level, parts_at(config.steps)
+            )
+            for p, part in enumerate(config.parts):
+                fresh = torch.stack(
+                    [draw_noise(k, d + 1, (part.tokens, part.channels), p) for k in keys]
+                )
+                wanted = schedule.next_input(clean[p][0], fresh, [d] * chunks)
+                torch.testing.assert_close(parts_at(d + 1)[p][0], wanted, rtol=1e-4, atol=1e-4)
+
+
+PICTURES: dict[str, object] = {
+    "frame_times_s": (0.1, 0.2),
+    "frame_size": (32, 64),
+    "cell_channels": 2,
+    "autoencoder_width": 4,
+    "frame_tokens": 4,
+    "frame_channels": 8,
+}
+
+
+def test_pictures_of_the_future_leave_beside_the_actions_or_as_latents_where_asked() -> None:
+    seen = {n: x[0] for n, x in observation(small_config(), 0, 1).items()}
+    drawn, latents = (
+        random_tiny(small_config(**PICTURES, decode=decode)) for decode in (True, False)
+    )
+    made = ReferenceStream(drawn, seed=1).run_chunk({0: seen})
+    kept = ReferenceStream(latents, seed=1).run_chunk({0: seen})
+    assert made.keys() == drawn.spec.outputs.keys() == {"action", "frames"}
+    assert kept.keys() == latents.spec.outputs.keys() == {"action", "frame"}
+    assert torch.equal(made["action"], kept["action"])
+    assert (tuple(made["frames"].shape), made["frames"].dtype) == ((2, 32, 64, 3), torch.uint8)
+    again = latents.network.autoencoder.decode(kept["frame"].reshape(2, 2, 8))
+    assert torch.equal(made["frames"], again)
+    assert broken_promises(lambda owned: random_tiny(small_config(**PICTURES), owned)) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("frame_tokens", 3), ("frame_channels", 4), ("frame_times_s", (-0.1, 0.2))],
+)
+def test_pictures_that_do_not_fit_their_autoencoder_are_refused_by_name(
+    field: str, value: object
+) -> None:
+    with pytest.raises(UserError, match=field):
+        small_config(**{**PICTURES, field: value})
 
 
 def test_clean_kv_runs_through_the_reference() -> None:
