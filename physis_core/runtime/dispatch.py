@@ -142,16 +142,23 @@ def _by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[
 
     Slack falls alike for all while time passes, so the latest start stands for it. Ties: the chunk
     nearer to its exit first, so that equal deadlines do not spread out. When somebody is late
-    already, not everybody can be on time, and priority comes before slack.
+    already, not everybody can be on time, and priority comes before slack. Without a delivery time
+    there is no slack, and age alone counts: with it a younger chunk, having more before it, would
+    catch up with the older one and run right behind it, never in one batch with it.
     """
     single: dict[int, float] = {}
+    endless_s = now_s + 0.5 * BACKGROUND_S
     queue: list[_Entry] = []
     for i, task in enumerate(ready):
         block = task.block
         cost_s = single.get(block)
         if cost_s is None:
             cost_s = single[block] = costs.predict_s(block, 1)
-        finish_s = task.deadline_s - task.remaining_s
+        finish_s = task.deadline_s
+        if finish_s > endless_s:
+            queue.append((finish_s, -task.stage, task.seq, i, finish_s, task))
+            continue
+        finish_s -= task.remaining_s
         queue.append((finish_s - cost_s, -task.stage, task.seq, i, finish_s, task))
     queue.sort()
     if queue[0][0] < now_s:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from physis_core.plan.topology import LinkSpec, Pool
 from physis_core.runtime.costs import Costs
+from physis_core.runtime.dispatch import BACKGROUND_S
 from physis_core.runtime.injector import Injector, InjectorConfig, ReleaseChunk, SkipRelease
 from physis_core.runtime.pacer import Pacer, PacerConfig
 from physis_core.sim.pipeline import Chunk, Device, OpenStream, Slot, lay_out
@@ -142,9 +143,9 @@ class Doors:
             stage=0,
             block=slot.block,
             step=0,
-            deadline_s=deadline_s,
+            deadline_s=min(deadline_s, step.release_s + BACKGROUND_S),
             ready_s=now_s,
-            priority=run.spec.priority,
+            priority=run.priority,
         )
         run.seq += 1
         task.chunk_id = step.chunk_id

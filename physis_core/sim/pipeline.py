@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from physis_core.runtime.costs import Costs
-from physis_core.runtime.dispatch import ReadyTask
+from physis_core.runtime.dispatch import BACKGROUND_PRIORITY, ReadyTask
 from physis_core.runtime.injector import Injector
 from physis_core.runtime.pacer import Pacer
 from physis_core.sim.scenario import SimStream
@@ -102,6 +102,7 @@ class OpenStream:
         "injector",
         "pacer",
         "poll_s",
+        "priority",
         "seq",
         "slots",
         "spec",
@@ -114,6 +115,7 @@ class OpenStream:
     ) -> None:
         self.spec = spec
         self.handle = handle
+        self.priority = spec.priority - (0 if spec.period_s is not None else BACKGROUND_PRIORITY)
         self.injector = injector
         self.pacer = pacer
         self.slots: list[Slot] = []

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_core.runtime.dispatch import (
+    BACKGROUND_S,
     CostTable,
     Idle,
     ReadyTask,
@@ -228,3 +229,13 @@ def test_a_wait_is_in_the_future_and_makes_nobody_late(
 def test_free_running_tasks_nearest_to_their_exit_go_first(count: int) -> None:
     tasks = [task(seq=s, stage=s, block=s % 4, deadline_s=math.inf) for s in range(count)]
     assert run(decide(tasks, COSTS, 0.0, max_batch=1)) == (tasks[-1],)
+
+
+@pytest.mark.parametrize(("deadline_s", "size"), [(BACKGROUND_S, 4), (100.0, 1)])
+def test_what_has_no_delivery_time_runs_in_the_batch_that_costs_the_device_least(
+    deadline_s: float, size: int
+) -> None:
+    # A gain of a tenth a task: with a delivery time it would only hold everybody back.
+    costs = CostTable({0: {1: 1.0, 4: 3.7}})
+    tasks = [task(seq=s, stage=s, deadline_s=deadline_s + s) for s in range(4)]
+    assert len(run(decide(tasks, costs, 0.0, max_batch=8))) == size

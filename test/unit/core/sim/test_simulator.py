@@ -147,6 +147,23 @@ def test_a_period_below_the_pace_drops_chunks_and_raises_the_alarm() -> None:
     assert simulator.overload[-1][1].level in ("rising", "overloaded")
 
 
+def test_free_running_streams_take_turns_and_stay_behind_a_stream_with_a_period() -> None:
+    spec = scenario(kind="sequential", devices=1, streams=3, chunks=None, credits=2, end_s=12.0)
+    paced, first, second = spec.streams
+    streams = (
+        replace(paced, period_s=0.2, expected_response_s=0.08),
+        first,
+        # Comes later with smaller numbers: the first one must not wait until it has caught up.
+        replace(second, open_s=4.0),
+    )
+    simulator = run(replace(spec, streams=streams))
+    late = [c for c in simulator.traces[0].chunks if c.exit_s > c.deadline_s]
+    assert not late and not simulator.traces[0].dropped
+    done = [sum(1 for at_s in exits(simulator, i) if at_s > 4.5) for i in (1, 2)]
+    assert min(done) > 30 and abs(done[0] - done[1]) <= 2
+    assert all(c.deadline_s == math.inf for c in simulator.traces[1].chunks)
+
+
 def test_streams_close_and_leave_nothing_behind() -> None:
     spec = scenario(period_s=0.020, chunks=None, end_s=5.0)
     simulator = Simulator(spec)
