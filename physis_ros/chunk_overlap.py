@@ -62,7 +62,8 @@ class Reference:
 def reference(
     chunks: Sequence[TimedChunk], times_ns: Nanoseconds, overlap: Overlap, joints: int
 ) -> Reference:
-    """Merge `chunks` (oldest first) at `times_ns` [T]."""
+    """Merge `chunks` (oldest first) at `times_ns` [T], increasing."""
+    chunks = _that_count(chunks, int(times_ns[0]), overlap)
     count = times_ns.size
     merged = Reference(
         positions=np.zeros((count, joints)),
@@ -105,6 +106,22 @@ def reference(
         merged.valid[inside] = True
         weights[:] = np.where(alone, 0.0, math.exp(-overlap.decay) * weights) + inside
     return merged
+
+
+def _that_count(
+    chunks: Sequence[TimedChunk], first_ns: int, overlap: Overlap
+) -> Sequence[TimedChunk]:
+    """Without those that a newer one hides at every instant from `first_ns` on."""
+    if overlap.policy == "ensemble":
+        return chunks
+    for index in reversed(range(len(chunks))):
+        newer = chunks[index]
+        begun_ns = newer.start_ns
+        if overlap.policy == "blend":
+            begun_ns = max(begun_ns, newer.fade_begin_ns + newer.fade_ns)
+        if begun_ns <= first_ns:
+            return list(chunks)[index:]
+    return chunks
 
 
 def _share(

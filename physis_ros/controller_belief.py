@@ -16,70 +16,17 @@ Times are seconds of the controller's clock. Pure: the caller brings them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from physis_ros.joint_motion import Floats, JointMotion, hermite
-from physis_ros.possible_states import STATES, outermost
+from physis_ros.joint_motion import Floats, JointMotion
+from physis_ros.possible_motions import Arrivals, PossibleMotion, arrivals
 
 # Moments of arrival that are looked at, so far apart.
 _ARRIVAL_STEP_S = 0.0125
 # A controller that takes a trajectory so shortly before its first point leaves no way to it.
 _LEAST_WAY_S = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrivals:
-    """States that the controller may leave when a trajectory sent now arrives: `at_s` [S],
-    positions and velocities [S, joints]. They bound, joint by joint, what is possible."""
-
-    at_s: Floats
-    positions: Floats
-    velocities: Floats
-
-    def some(self) -> Arrivals:
-        """Those of every other moment, first and last among them: where a motion leads to changes
-        so little between moments of going over to it that these are enough."""
-        moments = np.unique(self.at_s)
-        kept = np.isin(self.at_s, [moments[0], *moments[::-2]])
-        return Arrivals(
-            at_s=self.at_s[kept], positions=self.positions[kept], velocities=self.velocities[kept]
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Possible:
-    """A motion that may be in force until `until_s`: to the first of `points` from any of `left`
-    (None: it is played since before), and along `points`. It has been taken, or a later one has,
-    by `latest_s`."""
-
-    points: JointMotion
-    left: Arrivals | None
-    latest_s: float
-    until_s: float = math.inf
-
-    def states(self, at_s: Floats) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-        """At each of `at_s` [T]: positions and velocities [T, N, joints], and which of them are
-        possible [T, N]."""
-        there, speed = self.points.states(at_s)
-        in_force = at_s <= self.until_s
-        left, first_s = self.left, self.points.start_s
-        if left is None or at_s[0] >= first_s:
-            return there[:, None, :], speed[:, None, :], in_force[:, None]
-        at, since = at_s[:, None, None], left.at_s[None, :, None]
-        positions, velocities = hermite(
-            left.positions[None],
-            left.velocities[None],
-            self.points.positions[0],
-            self.points.velocities[0],
-            first_s - since,
-            np.clip(at - since, 0.0, first_s - since),
-        )
-        late = at_s >= first_s
-        positions[late], velocities[late] = there[late, None, :], speed[late, None, :]
-        return positions, velocities, in_force[:, None] & (left.at_s[None, :] <= at_s[:, None])
 
 
 class ControllerBelief:
@@ -90,7 +37,7 @@ class ControllerBelief:
         self.late_s = late_s
         self.lost = 0
         self._motion: JointMotion | None = None
-        self._possible: list[_Possible] = []
+        self._possible: list[PossibleMotion] = []
         self._flights: list[float] = []
         self._doubt_until_s: float | None = None
         self._seen: tuple[float, Arrivals] | None = None
@@ -142,7 +89,7 @@ class ControllerBelief:
     def follow(self, motion: JointMotion) -> None:
         """The controller plays `motion`; whatever else was believed is forgotten."""
         self._motion = motion
-        self._possible = [_Possible(points=motion, left=None, latest_s=-math.inf)]
+        self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
         self._flights.clear()
         self._doubt_until_s = None
         self._seen = None
@@ -157,7 +104,9 @@ class ControllerBelief:
         left = (arrivals or self.arrivals(now_s)).some()
         if left.at_s[-1] > points.start_s - _LEAST_WAY_S:
             raise ValueError("the first point may be due before the trajectory is taken")
-        self._possible.append(_Possible(points=points, left=left, latest_s=now_s + self.late_s))
+        self._possible.append(
+            PossibleMotion(points=points, left=left, latest_s=now_s + self.late_s)
+        )
         self._flights.append(now_s)
         self._seen = None
 
@@ -200,15 +149,4 @@ class ControllerBelief:
     def _arrivals(self, now_s: float) -> Arrivals:
         steps = math.ceil(self.late_s / _ARRIVAL_STEP_S)
         at_s: Floats = now_s + np.linspace(0.0, self.late_s, steps + 1, dtype=np.float64)
-        states = [one.states(at_s) for one in self._possible]
-        positions, velocities, possible = (
-            np.concatenate([state[i] for state in states], axis=1) for i in range(3)
-        )
-        if possible.shape[1] > STATES:
-            positions, velocities = outermost(positions, velocities, possible)
-            possible = np.ones(positions.shape[:2], bool)
-        return Arrivals(
-            at_s=np.repeat(at_s[:, None], possible.shape[1], axis=1)[possible],
-            positions=positions[possible],
-            velocities=velocities[possible],
-        )
+        return arrivals(self._possible, at_s)

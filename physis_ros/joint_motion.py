@@ -114,18 +114,16 @@ def hermite(
 ) -> tuple[Floats, Floats]:
     """Position and velocity of the cubic through (q0, v0) and (q1, v1), `after_s` after q0."""
     s = after_s / step_s
+    rest = 1.0 - s
     rise = q1 - q0
-    position = (
-        q0
-        + (s * s * (3.0 - 2.0 * s)) * rise
-        + (s * (1.0 - s) * (1.0 - s) * step_s) * v0
-        - (s * s * (1.0 - s) * step_s) * v1
-    )
-    velocity = (
-        (6.0 * s * (1.0 - s) / step_s) * rise
-        + ((1.0 - s) * (1.0 - 3.0 * s)) * v0
-        + (s * (3.0 * s - 2.0)) * v1
-    )
+    # In place from the first product on, which has the full shape already.
+    position = (s * s * (3.0 - 2.0 * s)) * rise
+    position += q0
+    position += (s * rest * rest * step_s) * v0
+    position -= (s * s * rest * step_s) * v1
+    velocity = (6.0 * s * rest / step_s) * rise
+    velocity += (rest * (1.0 - 3.0 * s)) * v0
+    velocity += (s * (3.0 * s - 2.0)) * v1
     return position, velocity
 
 

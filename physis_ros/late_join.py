@@ -114,7 +114,7 @@ def _join_at(
     change, speed_change = there - here, there_speed - speed
     way = (first_s - arrivals.at_s)[:, None]
     most = np.array(limits.acceleration) * (1.0 + _TOLERANCE)
-    zero = np.zeros_like(arrivals.positions)
+    zero = np.zeros_like(change)
     least, largest, tightest = -np.inf, 1.0, -1
     for fixed, grows in zip(
         end_accelerations(arrivals.positions, arrivals.velocities, here, speed, way),

@@ -41,6 +41,9 @@ class JointFollower:
         self._velocity = velocity
         self._acceleration = acceleration
         self._correction = correction_share * acceleration
+        self._linear = self._correction * tick_s * tick_s
+        # The largest change of velocity in one tick.
+        self._most = acceleration * tick_s
         # Further from a position limit than this, no velocity within the limits can reach it.
         self._far = velocity * velocity / (2.0 * acceleration) + 2.0 * tick_s * velocity
         self._far += acceleration * tick_s * tick_s
@@ -56,43 +59,57 @@ class JointFollower:
     ) -> tuple[float, float]:
         """Position and velocity after the tick, given the reference at its begin and end.
 
-        One flat function: it runs for every joint at every tick of every new plan.
+        One flat function without a call where it can do without: it runs for every joint at every
+        tick of every new plan, on the way of a chunk to the robot.
         """
         h = self._tick_s
-        end = min(max(end, self._lower), self._upper)
+        if end > self._upper:
+            end = self._upper
+        elif end < self._lower:
+            end = self._lower
         # The reference need not have constant acceleration within the tick; what it moves
         # differently is known beforehand and belongs into the distance that is removed.
         drift = begin + 0.5 * h * (begin_velocity + end_velocity) - end
         closing = velocity - begin_velocity
         # Shifted by half a tick of motion, the exact double integrator has the form of the law.
         y = position - begin + drift + 0.5 * h * closing
-        linear = self._correction * h * h
-        if abs(y) <= linear:
+        linear = self._linear
+        if -linear <= y <= linear:
             a = h * closing + y
         else:
             bend = 0.5 * (math.sqrt(linear * (linear + 8.0 * abs(y))) - linear)
             a = h * closing + (bend if y > 0.0 else -bend)
-        if abs(a) <= linear:
+        if -linear <= a <= linear:
             change = -a / h
         else:
             change = -self._correction * h if a > 0.0 else self._correction * h
-        most = self._acceleration * h
+        most = self._most
         # A reference that is faster than the limit is followed as far as the limit goes; were it
         # added whole, it would leave nothing of the correction, and the motion would drift away.
-        forward = min(max(end_velocity - begin_velocity, -most), most)
+        forward = end_velocity - begin_velocity
+        if forward > most:
+            forward = most
+        elif forward < -most:
+            forward = -most
         after = velocity + forward + change
-        after = min(max(after, -self._velocity), self._velocity)
+        if after > self._velocity:
+            after = self._velocity
+        elif after < -self._velocity:
+            after = -self._velocity
         above, below = self._upper - position, position - self._lower
         if above < self._far:
             after = min(after, self._fastest_towards(above, velocity))
         if below < self._far:
             after = max(after, -self._fastest_towards(below, -velocity))
-        after = min(max(after, velocity - most), velocity + most)
+        if after > velocity + most:
+            after = velocity + most
+        elif after < velocity - most:
+            after = velocity - most
         return position + 0.5 * h * (velocity + after), after
 
     def brake(self, position: float, velocity: float) -> tuple[float, float]:
         """Position and velocity after a tick of braking; the velocity ends at exactly zero."""
-        change = self._acceleration * self._tick_s
+        change = self._most
         if abs(velocity) <= change:
             after = 0.0
         else:

@@ -13,10 +13,13 @@ import numpy.typing as npt
 from physis_ros.joint_motion import Floats
 
 # A cubic of T seconds asks for q + 2T/3 v and q + T/3 v of the state that it leaves [s].
-_LAMBDAS_S = (0.0, 0.02, 0.05, 0.12, 0.4)
-_ALONG = (*((1.0, lam) for lam in _LAMBDAS_S), (0.0, 1.0))
+# States are seen along q, along v, and along q + lambda v for these.
+_SLANTS_S = np.array([0.02, 0.05, 0.12, 0.4])[:, None, None, None]
+# Each direction both ways: the least and the largest along it are the largest of these.
+_ALONG_Q = np.kron([1.0, 0.0, *np.ones(_SLANTS_S.size)], [-1.0, 1.0])
+_ALONG_V = np.kron([0.0, 1.0, *_SLANTS_S.ravel()], [-1.0, 1.0])
 
-STATES = 2 * len(_ALONG)
+STATES = _ALONG_Q.size
 """How many states are left of any number."""
 
 
@@ -29,20 +32,36 @@ def outermost(
     Returns two arrays [T, STATES, joints]. What is given together for several joints need not
     belong together.
     """
-    moments = np.arange(positions.shape[0])[:, None]
-    # What is impossible is replaced by something possible, which changes no extreme.
-    index = np.where(possible, np.arange(possible.shape[1]), possible.argmax(axis=1)[:, None])
-    q = np.ascontiguousarray(positions[moments, index].transpose(0, 2, 1))
-    v = np.ascontiguousarray(velocities[moments, index].transpose(0, 2, 1))
+    q = np.ascontiguousarray(positions.transpose(0, 2, 1))
+    v = np.ascontiguousarray(velocities.transpose(0, 2, 1))
+    if not possible.all():
+        # What is impossible is replaced by something possible, which changes no extreme.
+        first = possible.argmax(axis=1)[:, None, None]
+        q, v = (
+            np.where(possible[:, None, :], x, np.take_along_axis(x, first, axis=2)) for x in (q, v)
+        )
+    slanted = _SLANTS_S * v
+    slanted += q
     picked = np.empty((*q.shape[:2], STATES), np.intp)
-    for place, (along_q, along_v) in enumerate(_ALONG):
-        if along_q == 0.0:
-            reach = v
-        else:
-            reach = q if along_v == 0.0 else q + (along_v / along_q) * v
+    for place, reach in enumerate((q, v, *slanted)):
         reach.argmin(axis=2, out=picked[:, :, 2 * place])
         reach.argmax(axis=2, out=picked[:, :, 2 * place + 1])
+    picked += (np.arange(q.shape[0] * q.shape[1]) * q.shape[2]).reshape(*q.shape[:2], 1)
+    return q.take(picked).transpose(0, 2, 1), v.take(picked).transpose(0, 2, 1)
+
+
+def outermost_together(
+    positions: Floats, velocities: Floats, rows: npt.NDArray[np.intp]
+) -> tuple[Floats, Floats]:
+    """Of groups that `outermost` has seen, [P, STATES, joints], those that lie outermost of all
+    groups in a row of `rows` [T, groups]: indices below P, or -1 for no group; at least one is
+    there. Returns two arrays [T, STATES, joints]."""
+    reach = _ALONG_Q[:, None] * positions + _ALONG_V[:, None] * velocities
+    reach = np.where((rows >= 0)[:, :, None, None], reach[rows], -np.inf)
+    group = np.take_along_axis(rows, reach.argmax(axis=1).reshape(len(rows), -1), axis=1)
+    index = group * reach[0, 0].size + np.arange(reach[0, 0].size)
+    shape = (len(rows), *positions.shape[1:])
     return (
-        np.take_along_axis(q, picked, axis=2).transpose(0, 2, 1),
-        np.take_along_axis(v, picked, axis=2).transpose(0, 2, 1),
+        np.ascontiguousarray(positions).take(index).reshape(shape),
+        np.ascontiguousarray(velocities).take(index).reshape(shape),
     )

@@ -63,3 +63,18 @@ def test_too_old_is_not_valid():
 
 def test_no_chunk_is_no_reference():
     assert not merged([], [0, 10], policy="replace").valid.any()
+
+
+@pytest.mark.parametrize("overlap", [{"policy": "replace"}, {"policy": "blend", "fade_s": 0.05}])
+def test_what_a_newer_chunk_hides_does_not_matter(overlap):
+    """The last of three covers from 40 ms on, and has faded in by 90 ms."""
+    older = [chunk(1, 0, 5.0, slope=3.0, steps=30), chunk(2, 20, 7.0, steps=30)]
+    newest = chunk(3, 40, 1.0, slope=2.0, fade_ms=50)
+    for first_ms, alone in ((30, False), (100, True)):
+        times_ms = range(first_ms, 200, 10)
+        all_of_them, one = merged([*older, newest], times_ms, **overlap), merged([newest], times_ms)
+        at_the_end = all_of_them.valid & (np.array(times_ms) >= 100)
+        assert np.allclose(all_of_them.positions[at_the_end], one.positions[at_the_end])
+        same = np.array_equal(all_of_them.positions, one.positions)
+        assert same == alone
+        assert not alone or np.array_equal(all_of_them.valid, one.valid)
