@@ -43,8 +43,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if "simulate" in fields:
         # It is for `physis simulate`; what is wrong in the file is said all the same.
         read_simulation(fields.fields("simulate"), config)
-    fields.raw("simulate", None)
-    fields.finish()
     console = Console()
     if args.even_split:
         return _even_split(config, console)

@@ -38,7 +38,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     fields = read_file(args.file)
     plan = read_plan(fields, args.file.parent)
     config = read_simulation(fields.fields("simulate"), plan, seconds=args.seconds, seed=args.seed)
-    fields.finish()
     outcome = simulate(plan, config)
     console = Console()
     _print(outcome, console)

@@ -135,7 +135,17 @@ class DeviceModel:
 
 
 def read_device(fields: Fields) -> DeviceModel:
-    device = DeviceModel(
+    fields.only(
+        "name",
+        "peak_tflops",
+        "bandwidth_gb_s",
+        "memory_gib",
+        "achieved_compute",
+        "achieved_bandwidth",
+        "overhead_ms",
+        "p99_ratio",
+    )
+    return DeviceModel(
         name=fields.text("name", "device"),
         peak_flops=fields.number("peak_tflops", above=0.0) * 1e12,
         bandwidth_bytes_s=fields.number("bandwidth_gb_s", above=0.0) * 1e9,
@@ -145,8 +155,6 @@ def read_device(fields: Fields) -> DeviceModel:
         overhead_s=fields.number("overhead_ms", 0.0, least=0.0) / 1e3,
         p99_ratio=fields.number("p99_ratio", 1.05, least=1.0),
     )
-    fields.finish()
-    return device
 
 
 def block_flops(model: Backbone, latents: int = 1) -> float:

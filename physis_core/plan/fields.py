@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ def read_file(path: Path) -> Fields:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise UserError("file", str(path), reason or "cannot be read") from None
     try:
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        values = json.loads(text) if path.suffix == ".json" else _Loader(text).get_single_data()
     except json.JSONDecodeError as error:
         raise UserError("file", str(path), f"line {error.lineno}: {error.msg}") from None
     except yaml.YAMLError as error:
@@ -40,22 +41,56 @@ def read_file(path: Path) -> Fields:
     return Fields(values, "")
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping: one of the two would be lost in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value} stands there twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 class Fields:
-    """A mapping that is read field by field; `finish` refuses what nobody read."""
+    """A mapping that is read field by field; `only` refuses what nobody knows."""
 
     def __init__(self, values: Mapping[str, Any], path: str) -> None:
         self._values = values
         self._path = path
-        self._read: set[str] = set()
 
     def name(self, field: str) -> str:
         return f"{self._path}.{field}" if self._path else field
+
+    def only(self, *known: str) -> Fields:
+        """Itself, if it has none but these fields. Called first: a misspelt field would otherwise
+        be told as a missing one.
+        """
+        for field in self._values:
+            if field not in known:
+                raise UserError(
+                    self.name(str(field)),
+                    self._values[field],
+                    f"unknown; known: {', '.join(sorted(known))}",
+                )
+        return self
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """What is made here of the fields names them without their path: put that before it."""
+        try:
+            yield
+        except UserError as error:
+            raise UserError(self.name(error.field), error.value, error.reason) from None
 
     def __contains__(self, field: str) -> bool:
         return self._values.get(field) is not None
 
     def raw(self, field: str, default: Any = _NEEDED) -> Any:
-        self._read.add(field)
         value = self._values.get(field)
         if value is None:
             if default is _NEEDED:
@@ -155,12 +190,3 @@ class Fields:
                 raise UserError(path, value, "must be a mapping of fields")
             out[str(key)] = Fields(value, path)
         return out
-
-    def finish(self) -> None:
-        """Refuse fields that nobody read: a misspelt one must not pass in silence."""
-        for field in self._values:
-            if field not in self._read:
-                known = ", ".join(sorted(self._read))
-                raise UserError(
-                    self.name(str(field)), self._values[field], f"unknown; known: {known}"
-                )

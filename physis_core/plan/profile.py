@@ -130,6 +130,22 @@ def load_profile(path: Path) -> ModelProfile:
 
 
 def read_profile(fields: Fields) -> ModelProfile:
+    fields.only(
+        "name",
+        "source",
+        "device",
+        "steps",
+        "blocks",
+        "kv",
+        "window_chunks",
+        "sink_chunks",
+        "kv_bytes",
+        "hidden_bytes",
+        "activation_bytes",
+        "shared_weight_bytes",
+        "block_costs",
+        "assumptions",
+    )
     blocks = fields.integer("blocks", least=1)
     costs = [_read_cost(entry) for entry in fields.each("block_costs")]
     if len(costs) == 1:
@@ -138,7 +154,7 @@ def read_profile(fields: Fields) -> ModelProfile:
         raise UserError(
             fields.name("block_costs"), len(costs), f"needs 1 entry or one per block, {blocks}"
         )
-    profile = ModelProfile(
+    return ModelProfile(
         name=fields.text("name"),
         source=fields.text("source", choices=("measured", "analytic")),
         device=fields.text("device", ""),
@@ -154,11 +170,10 @@ def read_profile(fields: Fields) -> ModelProfile:
         block_costs=tuple(costs),
         assumptions=tuple(str(a) for a in fields.listed("assumptions", [])),
     )
-    fields.finish()
-    return profile
 
 
 def _read_cost(fields: Fields) -> BlockCost:
+    fields.only("weight_bytes", "p50_ms", "p99_ms")
     p50 = _read_row(fields, "p50_ms")
     p99 = _read_row(fields, "p99_ms") if "p99_ms" in fields else dict(p50)
     if set(p50) != set(p99):
@@ -168,9 +183,7 @@ def _read_cost(fields: Fields) -> BlockCost:
             raise UserError(
                 fields.name(f"p99_ms[{batch}]"), seconds * 1e3, f"is below p50 {p50[batch] * 1e3:g}"
             )
-    cost = BlockCost(weight_bytes=fields.number("weight_bytes", least=0.0), p50_s=p50, p99_s=p99)
-    fields.finish()
-    return cost
+    return BlockCost(weight_bytes=fields.number("weight_bytes", least=0.0), p50_s=p50, p99_s=p99)
 
 
 def _read_row(fields: Fields, name: str) -> dict[int, float]:

@@ -106,6 +106,7 @@ def read_slo(fields: Fields) -> Slo:
     `rate` is a number of outputs per second, or text such as `30 frames`: the word must then be
     that of `count`.
     """
+    fields.only("count", "per_chunk", "rate", "period_ms", "max_response_ms")
     count = fields.text("count", choices=MEANINGS)
     per_chunk = fields.number("per_chunk", above=0.0)
     if ("rate" in fields) == ("period_ms" in fields):
@@ -120,7 +121,6 @@ def read_slo(fields: Fields) -> Slo:
     else:
         rate_hz = per_chunk / (fields.number("period_ms", above=0.0) / 1e3)
     max_response_ms = fields.number("max_response_ms", math.inf, above=0.0)
-    fields.finish()
     return Slo(
         count=count,  # type: ignore[arg-type]
         per_chunk=per_chunk,

@@ -38,10 +38,21 @@ def read_simulation(
     fields: Fields, plan: PlanConfig, *, seconds: float | None = None, seed: int | None = None
 ) -> SimConfig:
     """`seconds` and `seed` from the command line go before those of the file."""
+    fields.only(
+        "seconds",
+        "warmup_s",
+        "seed",
+        "noise",
+        "stalls",
+        "arrivals",
+        "sensor_hz",
+        "sensor_delay_ms",
+        "boundary_credits",
+        "per_batch_us",
+        "overload_check_s",
+    )
     length_s = fields.number("seconds", 60.0, above=0.0) if seconds is None else seconds
-    fields.raw("seconds", None)
     chosen = fields.integer("seed", 0) if seed is None else seed
-    fields.raw("seed", None)
     warmup_s = fields.number("warmup_s", 0.0, least=0.0)
     if warmup_s >= length_s:
         raise UserError(fields.name("warmup_s"), warmup_s, f"must be below {length_s:g} seconds")
@@ -60,38 +71,41 @@ def read_simulation(
         per_batch_s=fields.number("per_batch_us", 0.0, least=0.0) / 1e6,
         overload_s=fields.number("overload_check_s", 0.25, above=0.0),
     )
-    fields.finish()
     if not plan.streams and not config.arrivals:
         raise UserError("streams", [], "needs at least one, here or in simulate.arrivals")
     return config
 
 
 def _read_noise(fields: Fields) -> NoiseSpec:
-    noise = NoiseSpec(
-        relative=fields.number("relative", 0.0, least=0.0),
-        p99_ratio=fields.number("p99_ratio", 1.0, least=1.0),
-        tail_probability=fields.number("tail_probability", 0.0, least=0.0),
-        tail_factor=fields.number("tail_factor", 1.0, least=1.0),
-    )
-    fields.finish()
-    return noise
+    fields.only("relative", "p99_ratio", "tail_probability", "tail_factor")
+    relative = fields.number("relative", 0.0, least=0.0)
+    p99_ratio = fields.number("p99_ratio", 1.0, least=1.0)
+    tail_probability = fields.number("tail_probability", 0.0, least=0.0)
+    tail_factor = fields.number("tail_factor", 1.0, least=1.0)
+    with fields.naming():
+        return NoiseSpec(
+            relative=relative,
+            p99_ratio=p99_ratio,
+            tail_probability=tail_probability,
+            tail_factor=tail_factor,
+        )
 
 
 def _read_stall(fields: Fields, plan: PlanConfig) -> Stall:
-    stall = Stall(
+    fields.only("device", "at_s", "seconds")
+    return Stall(
         device=fields.integer("device", most=plan.pool.devices - 1),
         at_s=fields.number("at_s", least=0.0),
         seconds=fields.number("seconds", above=0.0),
     )
-    fields.finish()
-    return stall
 
 
 def _read_arrivals(fields: Fields, plan: PlanConfig, end_s: float, seed: int) -> list[Arrival]:
+    fields.only("poisson", "trace")
     kinds = {group.name: group for group in plan.streams}
     arrivals: list[Arrival] = []
     if "poisson" in fields:
-        poisson = fields.fields("poisson")
+        poisson = fields.fields("poisson").only("streams", "rate_per_s", "mean_stay_s")
         names = poisson.listed("streams")
         if not names:
             raise UserError(poisson.name("streams"), names, "needs at least one")
@@ -104,10 +118,10 @@ def _read_arrivals(fields: Fields, plan: PlanConfig, end_s: float, seed: int) ->
             rate_hz=poisson.number("rate_per_s", above=0.0, most=MOST_ARRIVALS / end_s),
             mean_stay_s=poisson.number("mean_stay_s", above=0.0),
         )
-        poisson.finish()
         requests = [_request(plan, name, name) for name in names]
         arrivals.extend(process.draw(requests, end_s, seed))
     for i, entry in enumerate(fields.each("trace", [])):
+        entry.only("stream", "at_s", "stay_s")
         name = entry.text("stream", choices=tuple(kinds))
         arrivals.append(
             Arrival(
@@ -116,8 +130,6 @@ def _read_arrivals(fields: Fields, plan: PlanConfig, end_s: float, seed: int) ->
                 stay_s=entry.number("stay_s", math.inf, above=0.0),
             )
         )
-        entry.finish()
-    fields.finish()
     return arrivals
 
 

@@ -16,7 +16,7 @@ from physis_core.cli import plan as plan_verb
 from physis_core.cli import simulate as simulate_verb
 from physis_core.cli.main import main
 from physis_core.plan.config import read_plan
-from physis_core.plan.fields import Fields
+from physis_core.plan.fields import Fields, read_file
 from physis_core.plan.profile import ModelProfile
 from physis_core.sim.coarse import (
     PlacedStream,
@@ -92,6 +92,19 @@ def test_streams_come_go_and_are_refused() -> None:
     [
         (changed(pool={"devices": 0}), "pool.devices"),
         (changed(pool={"devices": 3, "colour": 1}), "pool.colour"),
+        # A misspelt field is named itself, not the one that is missing for it.
+        (changed(pool={"device": 3}), "pool.device: 3: unknown"),
+        ({**changed(pool=None), "pol": {"devices": 3}}, "pol: {'devices': 3}: unknown"),
+        (changed(simulat={}), "simulat: {}: unknown"),
+        (changed(models={"world": {"profile": "no.json"}}), "models.world.profile"),
+        (
+            changed(models={"world": {"backbone": "wan2.2-5b", "latents_per_chunk": 4}}),
+            "models.world.latents_per_chunk",
+        ),
+        (
+            changed(simulate={"noise": {"relative": 0.1, "p99_ratio": 1.2}}),
+            "simulate.noise.p99_ratio: 1.2",
+        ),
         (changed(models={}), "models"),
         (changed(models={"world": {"backbone": "gpt"}}), "models.world.backbone"),
         (changed(streams=[{**CONFIG["streams"][0], "model": "x"}]), "streams[0].model"),
@@ -123,6 +136,13 @@ def test_bad_yaml_gets_one_line_with_the_field(
     said = capsys.readouterr().err.strip()
     assert field in said
     assert "\n" not in said
+
+
+def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("pool: {devices: 1}\nmodels: {}\npool: {devices: 2}\n")
+    with pytest.raises(UserError, match="line 3: pool stands there twice"):
+        read_file(path)
 
 
 def test_the_verbs_write_what_they_print(tmp_path: Path) -> None:
