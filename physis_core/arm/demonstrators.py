@@ -9,6 +9,7 @@ import numpy as np
 
 from physis_core.arm.demonstrations import Motion, follow_motion, reach_motion
 from physis_core.arm.kinematics import Kinematics
+from physis_core.arm.push_demonstrations import push_motion
 from physis_core.arm.tasks import JUMP_PERIOD_S
 from physis_core.types import Array
 
@@ -19,4 +20,5 @@ DEMONSTRATORS: Mapping[str, Demonstrator] = {
     "follow": follow_motion,
     "follow_jumps": partial(follow_motion, jump_period_s=JUMP_PERIOD_S),
     "reach": reach_motion,
+    "push": push_motion,
 }

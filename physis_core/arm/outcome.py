@@ -57,7 +57,7 @@ class StaysNear:
         return f"mean error at most {self.share:.3f} of standing still"
 
     def judge(self, t_s: Array, distance_m: Array, still_m: Array) -> Outcome:
-        counted = t_s >= self.settle_s
+        counted = t_s > self.settle_s
         if not counted.any():
             raise ValueError(f"the record ends before {self.settle_s} s")
         error_m, allowed_m = distance_m[counted].mean(), self.share * still_m[counted].mean()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,6 +36,8 @@ WAY_RAD = (-1.75, 1.75)
 """Direction of that way from the x axis. Not towards the base: the wrist would hide the disc."""
 
 PUSH_PROPS = Props(
+    # A disc that is pushed slides along the push, whatever its direction.
+    cone="elliptic",
     mark=f'''<geom name="{TARGET_BODY}" type="cylinder" size="{MARK_RADIUS_M} 0.001"
             rgba="0.92 0.05 0.05 1" contype="0" conaffinity="0"/>''',
     # Nothing floats here, so nothing has a shadow.
@@ -46,8 +49,8 @@ PUSH_PROPS = Props(
     </body>''',
     contacts=f'''
     <pair geom1="{FLOOR_GEOM}" geom2="{OBJECT_BODY}" friction="0.4 0.4 0.005 0.0001 0.0001"/>
-    <pair geom1="{TOOL_GEOM}" geom2="{OBJECT_BODY}" friction="0.4 0.4 0.005 0.0001 0.0001"/>
-    <pair geom1="wrist_2" geom2="{OBJECT_BODY}" friction="0.4 0.4 0.005 0.0001 0.0001"/>
+    <pair geom1="{TOOL_GEOM}" geom2="{OBJECT_BODY}" friction="0.05 0.05 0.005 0.0001 0.0001"/>
+    <pair geom1="wrist_2" geom2="{OBJECT_BODY}" friction="0.05 0.05 0.005 0.0001 0.0001"/>
     <pair geom1="{FLOOR_GEOM}" geom2="{TOOL_GEOM}" friction="0.2 0.2 0.005 0.0001 0.0001"/>''',
 )
 
@@ -79,16 +82,13 @@ class Push:
 
     @property
     def object_start(self) -> Array:
-        return np.array([*self._places()[0], DISC_HEIGHT_M / 2])
+        return np.array([*_places(self.seed)[0], DISC_HEIGHT_M / 2])
 
     def target(self, t_s: float) -> Array:
-        return np.array([*self._places()[1], 0.001])
+        return np.array([*_places(self.seed)[1], 0.001])
 
     def goal(self, t_s: float) -> Array:
-        return np.array([*self._places()[1], DISC_HEIGHT_M / 2])
-
-    def _places(self) -> tuple[Array, Array]:
-        return disc_and_goal(np.random.default_rng([self.seed & 0xFFFFFFFF, 0x70757368]))
+        return np.array([*_places(self.seed)[1], DISC_HEIGHT_M / 2])
 
 
 def disc_and_goal(random: np.random.Generator) -> tuple[Array, Array]:
@@ -99,3 +99,8 @@ def disc_and_goal(random: np.random.Generator) -> tuple[Array, Array]:
         goal = start + way * np.array([math.cos(angle), math.sin(angle)])
         if np.all(goal >= PUSH_LOW_M) and np.all(goal <= PUSH_HIGH_M):
             return start, goal
+
+
+@lru_cache(maxsize=4096)
+def _places(seed: int) -> tuple[Array, Array]:
+    return disc_and_goal(np.random.default_rng([seed & 0xFFFFFFFF, 0x70757368]))

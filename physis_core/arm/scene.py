@@ -45,6 +45,8 @@ class Props:
     shadow: str
     bodies: str = ""
     contacts: str = ""
+    cone: str = "pyramidal"
+    """MuJoCo's friction cone. A pyramidal one slides more easily along some directions."""
 
 
 BALL = Props(
@@ -140,7 +142,7 @@ def scene_xml(limits: ArmLimits = UR5E_LIMITS, props: Props = BALL) -> str:
     """The scene as MJCF text."""
     return f"""<mujoco model="physis_arm">
   <compiler angle="radian" autolimits="true"/>
-  <option timestep="{PLANT_STEP_S}" integrator="Euler">
+  <option timestep="{PLANT_STEP_S}" integrator="Euler" cone="{props.cone}">
     <flag eulerdamp="disable"/>
   </option>
   <visual>

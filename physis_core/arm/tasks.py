@@ -234,12 +234,17 @@ class Reach:
 
     def target(self, t_s: float) -> Array:
         place = 0 if self.every_s is None else max(0, math.floor(t_s / self.every_s))
-        random = np.random.default_rng([self.seed & 0xFFFFFFFF, place, 0x72656163])
-        position: Array = random.uniform(BOX_LOW_M, BOX_HIGH_M)
-        return position
+        return _place(self.seed, place).copy()
 
     def goal(self, t_s: float) -> Array:
         return self.target(t_s) + (0.0, 0.0, BALL_RADIUS_M + TOOL_TIP_M)
+
+
+@lru_cache(maxsize=4096)
+def _place(seed: int, number: int) -> Array:
+    random = np.random.default_rng([seed & 0xFFFFFFFF, number, 0x72656163])
+    position: Array = random.uniform(BOX_LOW_M, BOX_HIGH_M)
+    return position
 
 
 TASKS: tuple[str, ...] = ("follow", "follow_jumps", "reach", "push")

@@ -5,16 +5,16 @@
 Chunk n is made from what camera and joints show at n * period. It enters after `observation_age_s`
 and leaves `response_s` later, whatever the time that the computation takes here; then it replaces
 the chunk before it within `blend_s`. Reported beside the model's error: that of the expert, who
-knows the ball's true path but suffers the same delays, and that of an arm that stands still.
+knows the true state and the ball's path ahead of time but suffers the same delays, and that of an
+arm that stands still.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -25,14 +25,15 @@ from physis_core.arm.camera import Camera
 from physis_core.arm.expert import approach, ideal
 from physis_core.arm.kinematics import HOME_RAD, Kinematics
 from physis_core.arm.plant import Plant
+from physis_core.arm.push_expert import push_moves
 from physis_core.arm.scene import build_model
-from physis_core.arm.tasks import Task, make_task
+from physis_core.arm.tasks import Task
 from physis_core.learn.playing import BlendPlayer, Chunk, Player
 from physis_core.learn.schedule import PlannedChunk, looks_by_tick, periodic
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.image_input import resize_rgb
-from physis_core.model.tiny.loading import load_tiny
-from physis_core.observe.result_file import write_result
+from physis_core.model.tiny.loading import load_actions
+from physis_core.model.tiny.model import TinyModel
 from physis_core.types import Array, UserError
 
 RENDER_SIZE = 128
@@ -95,8 +96,10 @@ class RefreshingPolicy(Policy, Protocol):
 class ModelPolicy:
     """Camera pixels and joint positions through a checkpoint, one stream per episode."""
 
-    def __init__(self, checkpoint: Path, config: ClosedLoopConfig, camera: Camera) -> None:
-        model = load_tiny({}, str(checkpoint), None, "cpu")
+    def __init__(
+        self, checkpoint: Path | TinyModel, config: ClosedLoopConfig, camera: Camera
+    ) -> None:
+        model = checkpoint if isinstance(checkpoint, TinyModel) else load_actions(checkpoint)
         self._config = model.config
         self._camera = camera
         self._streams = StagedBatch(model, rows=config.episodes, seed=config.noise_seed)
@@ -128,7 +131,7 @@ class ModelPolicy:
 
 
 class ExpertPolicy:
-    """Knows the ball's path, past and future, and the joints as they were at the capture."""
+    """Knows the ball's path, past and future, and joints and object as they were at the capture."""
 
     def __init__(self, tasks: Sequence[Task], kinematics: Kinematics, step_s: float) -> None:
         self._tasks = tasks
@@ -144,13 +147,29 @@ class ExpertPolicy:
         wanted_s = lookahead_s + self._step_s * np.arange(self._points)
         fine_s = self._step_s * np.arange(int(np.ceil(wanted_s[-1] / self._step_s)) + 2)
         out = []
-        for task, plant in zip(self._tasks, plants, strict=True):
-            path = ideal(self._kinematics, task, now_s + fine_s)
-            moves = approach(plant.position, path, self._step_s)
+        for moves in self._moves(now_s, plants, fine_s):
             out.append(
                 np.stack([np.interp(wanted_s, fine_s, moves[:, j]) for j in range(6)], axis=1)
             )
         return np.stack(out)
+
+    def _moves(self, now_s: float, plants: Sequence[Plant], fine_s: Array) -> Array:
+        """[E, len(fine_s), 6] rad from the state of each robot on."""
+        joints = np.stack([plant.position for plant in plants])
+        objects = [plant.object_position for plant in plants]
+        known = [lies for lies in objects if lies is not None]
+        if known:
+            marks = np.stack([task.goal(now_s) for task in self._tasks])
+            return push_moves(
+                self._kinematics,
+                joints,
+                np.stack(known),
+                marks,
+                points=len(fine_s),
+                step_s=self._step_s,
+            )
+        paths = [ideal(self._kinematics, task, now_s + fine_s) for task in self._tasks]
+        return approach(joints, np.stack(paths), self._step_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,7 +177,7 @@ class LoopRecord:
     """One row per servo tick, at (n + 1) * SERVO_STEP_S of the task's clock."""
 
     errors: Array
-    """[episodes, ticks] m, end effector to goal."""
+    """[episodes, ticks] m, end effector (or the task's object) to goal."""
     commands: Array
     """[episodes, ticks, 6] rad."""
     positions: Array
@@ -171,7 +190,8 @@ def run(
     config: ClosedLoopConfig,
     starts: Array | None = None,
 ) -> Array:
-    """Distances [episodes, ticks] m of the end effector from its goal, one per servo tick.
+    """Distances [episodes, ticks] m from the goal, one per servo tick: of the end effector, or of
+    the object of a task with one. All tasks are of one kind.
 
     Args:
         starts: where each arm begins, [episodes, 6] rad; the home pose where not given.
@@ -204,14 +224,14 @@ def run_recorded(
             lookahead_s=config.lookahead_s,
             handover_s=config.handover_s,
         )
-    model = build_model()
+    model = build_model(props=tasks[0].props)
     plants = [Plant(model) for _ in tasks]
     command = np.tile(np.array(HOME_RAD), (len(tasks), 1)) if starts is None else starts.copy()
     players = [
         BlendPlayer(start, config.blend_s) if player is None else player(start) for start in command
     ]
     for plant, task, start in zip(plants, tasks, command, strict=True):
-        plant.reset(start)
+        plant.reset(start, task.object_start)
         plant.place_target(task.target(0.0))
     substeps = round(SERVO_STEP_S / plants[0].step_s)
     ticks = round(config.duration_s / SERVO_STEP_S)
@@ -246,8 +266,9 @@ def run_recorded(
                 plant.step(before + share * (command[row] - before), speed)
             if tick < 0:
                 continue
-            goal = tasks[row].goal(now_s + SERVO_STEP_S)
-            record.errors[row, tick] = np.linalg.norm(plant.end_effector - goal)
+            goal, lies = tasks[row].goal(now_s + SERVO_STEP_S), plant.object_position
+            moved = plant.end_effector if lies is None else lies
+            record.errors[row, tick] = np.linalg.norm(moved - goal)
             record.commands[row, tick] = command[row]
             record.positions[row, tick] = plant.position
     return record
@@ -272,10 +293,16 @@ def _refreshing(policy: Policy) -> RefreshingPolicy:
 def still_errors(tasks: Sequence[Task], config: ClosedLoopConfig, kinematics: Kinematics) -> Array:
     """What `run` would give for an arm that never leaves its first pose."""
     here = kinematics.forward(np.array(HOME_RAD)).position
-    at_s = SERVO_STEP_S * (1 + np.arange(round(config.duration_s / SERVO_STEP_S)))
+    starts = [here if task.object_start is None else task.object_start for task in tasks]
+    at_s = tick_times(config)
     goals = np.stack([[task.goal(float(t)) for t in at_s] for task in tasks])
-    out: Array = np.linalg.norm(goals - here, axis=-1)
+    out: Array = np.linalg.norm(goals - np.stack(starts)[:, None], axis=-1)
     return out
+
+
+def tick_times(config: ClosedLoopConfig) -> Array:
+    """When the ticks of a record are, [ticks] s on the task's clock."""
+    return SERVO_STEP_S * (1.0 + np.arange(round(config.duration_s / SERVO_STEP_S)))
 
 
 def summary(errors: Array, settle_s: float) -> dict[str, float]:
@@ -292,58 +319,8 @@ def summary(errors: Array, settle_s: float) -> dict[str, float]:
     }
 
 
-def evaluate(checkpoint: Path, config: ClosedLoopConfig) -> dict[str, Mapping[str, float]]:
-    """Summaries of the model, of the expert under the same delays, and of standing still."""
-    tasks = [make_task(config.task, config.first_seed + n) for n in range(config.episodes)]
-    world = build_model()
-    kinematics = Kinematics(world)
-    with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
-        policy = ModelPolicy(checkpoint, config, camera)
-        model_errors = run(policy, tasks, config)
-    expert_errors = run(ExpertPolicy(tasks, kinematics, policy.step_s), tasks, config)
-    still = still_errors(tasks, config, kinematics)
-    return {
-        "model": summary(model_errors, config.settle_s),
-        "expert": summary(expert_errors, config.settle_s),
-        "still": summary(still, config.settle_s),
-    }
-
-
-def main() -> int:
-    defaults = ClosedLoopConfig()
-    parser = argparse.ArgumentParser(description="Evaluate a checkpoint in the fast closed loop.")
-    parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--task", default=defaults.task)
-    parser.add_argument("--episodes", type=int, default=defaults.episodes)
-    parser.add_argument("--duration", type=float, default=defaults.duration_s, help="seconds each")
-    parser.add_argument("--period", type=float, default=defaults.period_s, help="chunk period, s")
-    parser.add_argument(
-        "--response", type=float, default=defaults.response_s, help="response latency, s"
-    )
-    parser.add_argument("--json", type=Path, help="also write the result here")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    try:
-        config = ClosedLoopConfig(
-            task=args.task,
-            episodes=args.episodes,
-            duration_s=args.duration,
-            period_s=args.period,
-            response_s=args.response,
-        )
-        result = evaluate(args.checkpoint, config)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(f"{'':8s}{'mean':>9s}{'+-95%':>9s}{'median':>9s}{'p95':>9s}{'worst':>9s}   (m)")
-    for name, values in result.items():
-        print(f"{name:8s}" + "".join(f"{value:9.4f}" for value in values.values()))
-    ratio = result["model"]["mean_m"] / result["still"]["mean_m"]
-    print(f"model / still: {ratio:.3f}")
-    if args.json:
-        write_result(args.json, {"config": asdict(config), **result})
-    return 0
-
-
 if __name__ == "__main__":
+    # The command judges by `evaluation`, which runs this loop.
+    from physis_core.learn.evaluation_command import main
+
     sys.exit(main())

@@ -16,6 +16,7 @@ import numpy as np
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.kinematics import Kinematics
+from physis_core.arm.outcome import Outcome, Rule, StaysNear
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import TASKS, Task, make_task
 from physis_core.learn.closed_loop import (
@@ -29,15 +30,13 @@ from physis_core.learn.closed_loop import (
     run_recorded,
     still_errors,
     summary,
+    tick_times,
 )
 from physis_core.learn.playing import Player
 from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.machine import machine
 from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
-
-FOLLOWED_SHARE = 1.0 / 6.0
-"""An episode is a success where the mean error is at most this share of standing still."""
 
 
 def wilson(hits: int, of: int) -> tuple[float, float]:
@@ -63,21 +62,24 @@ def evaluate_fast(
     tasks: list[Task] = [
         make_task(config.task, config.first_seed + n) for n in range(config.episodes)
     ]
-    world = build_model()
+    world = build_model(props=tasks[0].props)
     kinematics = Kinematics(world)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
         policy = ModelPolicy(checkpoint, config, camera)
         record = run_recorded(policy, tasks, config, player=player)
     expert = run(ExpertPolicy(tasks, kinematics, policy.step_s), tasks, config)
     still = still_errors(tasks, config, kinematics)
-    found = report(config, record.errors, expert, still, str(checkpoint))
+    rule = tasks[0].rule
+    if isinstance(rule, StaysNear):
+        rule = StaysNear(share=rule.share, settle_s=config.settle_s)
+    found = report(config, record.errors, expert, still, str(checkpoint), rule)
     found["task"]["jerk_rad_s3"] = jerks(record, config.settle_s)
     return found
 
 
 def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
     """rms over episodes of the rms jerk after settling, rad/s^3."""
-    at_s = SERVO_STEP_S * (1 + np.arange(record.errors.shape[1]))
+    at_s = SERVO_STEP_S * (1.0 + np.arange(record.errors.shape[1]))
     settled = at_s > settle_s
 
     def over_episodes(paths: Array) -> float:
@@ -90,15 +92,60 @@ def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
     }
 
 
+def judged(
+    rule: Rule, config: ClosedLoopConfig, errors: Array, still: Array
+) -> tuple[list[Outcome], dict[str, Any]]:
+    """Outcomes of episodes whose distances are errors [episodes, ticks] m, and what they say.
+
+    Mean, its 95% half width, median, 95th percentile: of a task that goes on, over the ticks after
+    settling (`closed_loop.summary`); of one that is over once it is done, over episodes' errors.
+
+    Raises:
+        UserError: episodes too short to be judged.
+    """
+    at_s = tick_times(config)
+    try:
+        outcomes = [rule.judge(at_s, *row) for row in zip(errors, still, strict=True)]
+    except ValueError as error:
+        raise UserError("duration", config.duration_s, str(error)) from error
+    if isinstance(rule, StaysNear):
+        figures: dict[str, Any] = dict(summary(errors, config.settle_s))
+    else:
+        each = np.array([outcome.error_m for outcome in outcomes])
+        spread = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
+        figures = {
+            "mean_m": float(each.mean()),
+            "mean_ci95_m": float(1.96 * spread),
+            "median_m": float(np.median(each)),
+            "p95_m": float(np.quantile(each, 0.95)),
+            "worst_episode_m": float(each.max()),
+        }
+    times_s = [outcome.time_s for outcome in outcomes if outcome.time_s is not None]
+    hits = sum(outcome.success for outcome in outcomes)
+    figures["success"] = hits / len(outcomes)
+    figures["success_ci95"] = list(wilson(hits, len(outcomes)))
+    figures["time_s_p50"] = float(np.median(times_s)) if times_s else None
+    figures["time_s_p95"] = float(np.quantile(times_s, 0.95)) if times_s else None
+    return outcomes, figures
+
+
 def report(
-    config: ClosedLoopConfig, errors: Array, expert: Array, still: Array, checkpoint: str
+    config: ClosedLoopConfig,
+    errors: Array,
+    expert: Array,
+    still: Array,
+    checkpoint: str,
+    rule: Rule,
 ) -> dict[str, Any]:
-    """errors, expert, still: distances [episodes, ticks] m, a tick per SERVO_STEP_S."""
+    """errors, expert, still: distances [episodes, ticks] m, a tick per SERVO_STEP_S.
+
+    Raises:
+        UserError: episodes too short to be judged.
+    """
     settled = round(config.settle_s / SERVO_STEP_S)
-    of_model, of_still = errors[:, settled:].mean(axis=1), still[:, settled:].mean(axis=1)
-    followed = of_model <= FOLLOWED_SHARE * of_still
-    low, high = wilson(int(followed.sum()), len(followed))
-    found = summary(errors, config.settle_s)
+    outcomes, found = judged(rule, config, errors, still)
+    _, of_expert = judged(rule, config, expert, still)
+    _, of_still = judged(rule, config, still, still)
     chunks = math.floor(config.duration_s / config.period_s)
     ticks = errors.shape[1] - settled
     nothing = np.zeros(chunks * config.episodes)
@@ -132,17 +179,20 @@ def report(
         "task": {
             "name": config.task,
             "episodes": config.episodes,
-            "success": float(followed.mean()),
-            "success_ci95": [low, high],
-            "success_means": f"mean error at most {FOLLOWED_SHARE:.3f} of standing still",
+            "success": found["success"],
+            "success_ci95": found["success_ci95"],
+            "success_means": rule.says,
+            "time_to_success_s_p50": found["time_s_p50"],
             "error_m_p50": found["median_m"],
             "error_m_p95": found["p95_m"],
             "error_m_mean": found["mean_m"],
             "error_m_mean_ci95": found["mean_ci95_m"],
-            "expert_error_m_mean": summary(expert, config.settle_s)["mean_m"],
-            "still_error_m_mean": float(of_still.mean()),
-            "error_over_still": float(of_model.mean() / of_still.mean()),
-            "errors_m": [float(x) for x in of_model],
+            "expert_error_m_mean": of_expert["mean_m"],
+            "still_error_m_mean": of_still["mean_m"],
+            "error_over_still": found["mean_m"] / of_still["mean_m"],
+            "errors_m": [outcome.error_m for outcome in outcomes],
+            "successes": [outcome.success for outcome in outcomes],
+            "beside": {"model": found, "expert": of_expert, "still": of_still},
         },
         "safety": {"state": "not in the fast loop", "trips": 0},
         "config": {"mode": "fast", "checkpoint": checkpoint, **asdict(config)},

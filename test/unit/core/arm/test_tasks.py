@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_core.arm.tasks import BOX_HIGH_M, BOX_LOW_M, FASTEST_M_S, HOVER_M, Follow, make_task
+from physis_core.arm.tasks import (
+    BOX_HIGH_M,
+    BOX_LOW_M,
+    FASTEST_M_S,
+    HOVER_M,
+    Follow,
+    Reach,
+    make_task,
+)
 from physis_core.types import UserError
 
 seeds = st.integers(0, 2**31 - 1)
@@ -76,3 +84,20 @@ def test_a_stretched_ball_stays_in_its_box_and_stands_as_long_as_asked(
 def test_a_wrong_stretch_or_stand_is_named(field: str, value: float) -> None:
     with pytest.raises(UserError, match=field):
         Follow(seed=1, **{field: value})
+
+
+@settings(max_examples=25, deadline=None)
+@given(seeds, st.floats(0.0, 100.0))
+def test_the_ball_to_reach_stands_and_is_touched_on_its_top(seed: int, t_s: float) -> None:
+    task = make_task("reach", seed)
+    assert np.array_equal(task.target(t_s), task.target(0.0))
+    assert np.all(task.target(0.0) >= BOX_LOW_M) and np.all(task.target(0.0) <= BOX_HIGH_M)
+    assert task.goal(t_s) - task.target(t_s) == pytest.approx([0.0, 0.0, 0.079])
+
+
+def test_a_ball_that_is_set_anew_moves_at_its_period_and_nowhere_else() -> None:
+    task = Reach(seed=5, every_s=2.0)
+    places = np.stack([task.target(t) for t in np.arange(0.0, 8.0, 0.1)])
+    assert np.flatnonzero(np.any(np.diff(places, axis=0) != 0.0, axis=1)).tolist() == [19, 39, 59]
+    with pytest.raises(UserError, match="every_s"):
+        Reach(seed=5, every_s=0.0)

@@ -20,6 +20,7 @@ from physis_core.learn.closed_loop import (
     run_recorded,
     still_errors,
     summary,
+    tick_times,
 )
 from physis_core.learn.playing import BlendPlayer, Chunk
 from physis_core.learn.schedule import PlannedChunk, looks_by_tick, periodic
@@ -100,6 +101,18 @@ def test_the_expert_follows_far_better_than_an_arm_that_stands_still() -> None:
     expert = summary(run(ExpertPolicy(tasks, kinematics, 0.05), tasks, config), config.settle_s)
     still = summary(still_errors(tasks, config, kinematics), config.settle_s)
     assert expert["mean_m"] < 0.02 < still["mean_m"]
+
+
+@pytest.mark.parametrize(("name", "duration_s"), [("reach", 3.0), ("push", 8.0)])
+def test_the_expert_does_every_task_under_the_delays(name: str, duration_s: float) -> None:
+    config = ClosedLoopConfig(task=name, episodes=1, duration_s=duration_s)
+    tasks = [make_task(name, 3)]
+    kinematics = Kinematics(build_model())
+    errors = run(ExpertPolicy(tasks, kinematics, 0.05), tasks, config)
+    still = still_errors(tasks, config, kinematics)
+    assert tasks[0].rule.judge(tick_times(config), errors[0], still[0]).success
+    assert not tasks[0].rule.judge(tick_times(config), still[0], still[0]).success
+    assert still[0, 0] == pytest.approx(errors[0, 0], abs=0.01)
 
 
 def test_the_trained_policy_comes_back_from_far_astray_to_a_ball_in_a_corner() -> None:
