@@ -49,6 +49,8 @@ class SafetyFilter:
         self._enabled = config.enabled
         self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
         self._accepted_s: float | None = None
+        # When the last answer was a rejection, and of whose command.
+        self._rejected: tuple[str, float] | None = None
         self._source = ""
         self._blind = True
         self._astray_since_s: float | None = None
@@ -141,6 +143,7 @@ class SafetyFilter:
         source = question.source
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
+            self._rejected = source, now.steady_s
             self._last_answer = Finding(
                 verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
             )
@@ -158,6 +161,7 @@ class SafetyFilter:
         self._source = source
         self._accepted_s = now.steady_s
         self.counts.accepted += 1
+        self._rejected = None
         self._last_answer = FINE
         if limited is not None:
             self.counts.limited += 1
@@ -205,7 +209,7 @@ class SafetyFilter:
             cause = "the robot is still braking"
         answer = self._latch.reset(now.steady_s, present_cause=cause)
         if answer.done:
-            self._last_answer = Finding(verdict=Verdict.HOLD, reason="no command since the reset")
+            self._wait_for_command("no command since the reset")
             self._rest_where_measured_if_apart(now)
         return answer
 
@@ -216,16 +220,18 @@ class SafetyFilter:
             self._sources.silence_all()
         self._enabled = enabled
         if enabled:
-            self._last_answer = Finding(verdict=Verdict.HOLD, reason="no command since enabling")
+            self._wait_for_command("no command since enabling")
 
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
         """The controller's clock moved by itself: what was forwarded is placed on the old time."""
         self.joints.forget_stamps()
         self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
         self._brake_wanted = True
-        self._last_answer = Finding(
-            verdict=Verdict.HOLD, reason=f"ROS time jumped by {delta_s:+.3f} s"
-        )
+        self._wait_for_command(f"ROS time jumped by {delta_s:+.3f} s")
+
+    def _wait_for_command(self, reason: str) -> None:
+        self._rejected = None
+        self._last_answer = Finding(verdict=Verdict.HOLD, reason=reason)
 
     def _findings(self, now: Instant) -> list[Finding]:
         findings: list[Finding] = []
@@ -242,7 +248,7 @@ class SafetyFilter:
             findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
         if not self._enabled:
             findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
-        findings.append(self._last_answer)
+        findings.append(self._last_word(now))
         age_s = self.command_age_s(now)
         if age_s is not None and age_s > self.config.command_age_s:
             findings.append(
@@ -253,6 +259,20 @@ class SafetyFilter:
                 )
             )
         return findings
+
+    def _last_word(self, now: Instant) -> Finding:
+        """The last answer; what was rejected long ago is no longer why the robot rests."""
+        if self._rejected is None:
+            return self._last_answer
+        source, rejected_s = self._rejected
+        silent_s = now.steady_s - rejected_s
+        if silent_s <= self.config.command_age_s:
+            return self._last_answer
+        return Finding(
+            verdict=Verdict.HOLD,
+            reason=f"{source}: no command for {silent_s:.1f} s, limit "
+            f"{self.config.command_age_s:g} s; the last word: {self._last_answer.reason}",
+        )
 
     def _look(self, blind: bool, now: Instant) -> None:
         """Joint states lost: to rest. Seen again: the robot may be anywhere by now."""

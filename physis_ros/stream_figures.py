@@ -36,7 +36,11 @@ class ChunkStamps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSnapshot:
-    """All figures at one moment; milliseconds and hertz."""
+    """All figures at one moment; milliseconds and hertz.
+
+    `engine_ahead_s`: by how much at least the engine's clock is ahead of this host's (below zero:
+    behind it), as of the last hand-off; 0 where nothing speaks for it.
+    """
 
     output_interval_ms: Percentiles
     response_latency_ms: Percentiles
@@ -51,6 +55,7 @@ class StreamSnapshot:
     chunk_hz: float
     servo_hz: float
     clock_suspect: bool
+    engine_ahead_s: float
 
 
 class EventRate:
@@ -74,9 +79,24 @@ class EventRate:
 
 
 class StreamFigures:
-    """Not thread safe: one owner. `window`: samples of chunks; `servo_window`: samples of ticks."""
+    """Not thread safe: one owner. `window`: samples of chunks; `servo_window`: samples of ticks.
 
-    def __init__(self, *, window: int, servo_window: int, rate_window_s: float) -> None:
+    `queue` and `handoff` are differences of stamps of the robot's host and the engine's. Where one
+    is below zero by more than `clock_slack_s`, the two clocks disagree by that much at least: what
+    entered before it came, or left before it was finished, did so by another clock. A disagreement
+    shorter than the way of a message cannot be told from that way.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int,
+        servo_window: int,
+        rate_window_s: float,
+        clock_slack_s: float = 1e-3,
+    ) -> None:
+        self._clock_slack_s = clock_slack_s
+        self._engine_ahead_s = 0.0
         self._interval = SlidingWindow(window)
         self._response = SlidingWindow(window)
         self._capture = SlidingWindow(window)
@@ -116,7 +136,12 @@ class StreamFigures:
 
     def handed_off(self, stamps: ChunkStamps, now_ns: int) -> None:
         """The command that plays this chunk left for the robot at `now_ns` of ROS time."""
-        self._handoff.add((now_ns - stamps.exit_ns) * _MS_PER_NS)
+        queue_s = (stamps.entry_ns - stamps.receipt_ns) * 1e-9
+        handoff_s = (now_ns - stamps.exit_ns) * 1e-9
+        self._engine_ahead_s = 0.0
+        if min(queue_s, handoff_s) < -self._clock_slack_s:
+            self._engine_ahead_s = -handoff_s if handoff_s < queue_s else queue_s
+        self._handoff.add(handoff_s * 1e3)
         self._age_handoff.add((now_ns - stamps.capture_oldest_ns) * _MS_PER_NS)
 
     def played(self, age_s: float, now_s: float) -> None:
@@ -132,6 +157,7 @@ class StreamFigures:
         """After a clock jump: intervals across it mean nothing."""
         self._last = None
         self._newest_capture_ns = 0
+        self._engine_ahead_s = 0.0
 
     def snapshot(self, now_s: float) -> StreamSnapshot:
         response = self._response.percentiles()
@@ -150,5 +176,7 @@ class StreamFigures:
             replan_hz=self._replan.hz(now_s),
             chunk_hz=self._chunk.hz(now_s),
             servo_hz=self._servo.hz(now_s),
-            clock_suspect=False if self._last is None else self._last.clock_suspect,
+            clock_suspect=self._engine_ahead_s != 0.0
+            or (self._last is not None and self._last.clock_suspect),
+            engine_ahead_s=self._engine_ahead_s,
         )

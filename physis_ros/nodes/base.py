@@ -138,6 +138,10 @@ class PhysisNode(LifecycleNode, Generic[P]):
         """Steady seconds and ROS nanoseconds of one moment."""
         return self._clocks.both()
 
+    def standstill(self) -> str:
+        """Why simulated time does not advance; empty where it does, and on wall time."""
+        return self._clocks.standstill()
+
     def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
         return self._clocks.steady_timer(period_s, callback)
@@ -271,7 +275,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
             own_level, own_message = ERROR, self._fault
         elif self._qos_faults:
             own_level, own_message = WARN, "; ".join(self._qos_faults.values())
-        elif standstill := self._clocks.standstill():
+        elif standstill := self.standstill():
             own_level, own_message = WARN, standstill
         found = [
             Diagnosis(part="node", level=own_level, message=own_message, values={"state": state})

@@ -42,6 +42,9 @@ from physis_ros.stream_reason import StreamReason
 from physis_ros.stream_record import StreamRecord
 from physis_ros.timeline_types import AcceptedChunk, PlayedPoint
 
+# By use_sim_time: a /clock comes in steps, to each process at a moment of its own.
+_CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
+
 
 class BufferNode(PhysisNode[BufferParameters]):
     def __init__(self) -> None:
@@ -73,7 +76,10 @@ class BufferNode(PhysisNode[BufferParameters]):
             p.timeline(),
         )
         self._figures = StreamFigures(
-            window=p.window_chunks, servo_window=p.window_servo, rate_window_s=p.rate_window_s
+            window=p.window_chunks,
+            servo_window=p.window_servo,
+            rate_window_s=p.rate_window_s,
+            clock_slack_s=_CLOCK_SLACK_S[bool(self.get_parameter("use_sim_time").value)],
         )
         self._place = RobotPlace(limits.names)
         if p.record_path:
@@ -233,7 +239,11 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
 
     def _account(self, point: PlayedPoint, figures: StreamFigures, now_s: float) -> None:
-        if point.valid:
+        if self.standstill():
+            # A point is valid at the instant at which time stands, and nobody plays it.
+            if self._state == StreamStatus.PLAYING:
+                self._state = StreamStatus.UNDERRUN
+        elif point.valid:
             self._state = StreamStatus.PLAYING
             figures.played(point.age_s, now_s)
         elif self._state != StreamStatus.STARTING:
@@ -269,6 +279,8 @@ class BufferNode(PhysisNode[BufferParameters]):
     def _reason(self) -> str:
         if self._state == StreamStatus.PLAYING:
             return ""
+        if standstill := self.standstill():
+            return standstill
         if self._timeline is None or not self._timeline.started:
             return "waiting for safety/commanded_state or joint_states"
         return self._why.line(self.steady_s())

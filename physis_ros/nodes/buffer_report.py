@@ -114,4 +114,12 @@ class BufferNow:
                 f"max {found.max:.1f}, n {found.n}"
             )
         message = self.reason or _STATE_NAMES[self.state]
+        ahead_s = seen.engine_ahead_s
+        if ahead_s:
+            way = "ahead of" if ahead_s > 0.0 else "behind"
+            level = max(level, WARN)
+            message += (
+                f"; the engine's clock is {way} this host's by at least {abs(ahead_s):.3f} s: "
+                "queue, handoff and the engine's lookahead are wrong by that much"
+            )
         return Diagnosis(part="stream", level=level, message=message, values=values)

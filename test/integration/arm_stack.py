@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,19 +170,34 @@ class ArmStack:
     def assert_no_limit_passed(self) -> None:
         """At any tick, of everything that was forwarded so far.
 
-        Where the arm's own record shows none, there is none. Where it does, all is played again by
-        the same controller and judge as the arm has, each trajectory taken when it was sent: an arm
-        whose process the machine kept waiting for longer than safety allows for is not the stack's.
+        Safety answers for what is taken within LATE_S of its judgement. Where the arm's record
+        shows a limit passed, it also shows when each trajectory was taken: if none was later than
+        that, the stack passed the limit. If one was, because the machine kept the arm's process
+        waiting, all is played again by the same controller and judge as the arm has, each
+        trajectory taken when it was, but none later than safety allows for.
         """
-        if not np.flatnonzero(self.rows()["limit"]).size:
+        rows = self.rows()
+        over = np.flatnonzero(rows["limit"])
+        if not over.size:
             return
+        judged_s = sorted(one[0] for one in self._sent)
+        taken_s = times_taken(rows["t_s"], rows["accepted"] + rows["refused"], judged_s)
+        late = [
+            taken - judged for judged, taken in zip(judged_s, taken_s) if taken > judged + LATE_S
+        ]
+        assert late, f"passed at {rows['t_s'][over]}, and nothing was taken late"
         passed = {}
         controller = TrajectoryController(
             ControllerConfig(joint_names=JOINT_NAMES, interpolate_from_desired_state=True),
             _still(np.array(HOME_RAD)),
         )
         judge = MotionJudge(UR5E_LIMITS, TICK_S, tolerance=0.05)
-        position, waiting = np.array(HOME_RAD), deque(sorted(self._sent, key=lambda one: one[0]))
+        told = sorted(self._sent, key=lambda one: one[0])
+        position = np.array(HOME_RAD)
+        waiting = deque(
+            (min(taken, judged + LATE_S), trajectory)
+            for taken, (judged, trajectory) in zip(taken_s, told)
+        )
         tick_s = waiting[0][0]
         while waiting or tick_s < time.monotonic():
             while waiting and waiting[0][0] <= tick_s:
@@ -307,6 +322,23 @@ class ArmStack:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self.ros.spin(0.02)
+
+
+def times_taken(ticks_s: Any, taken: Any, judged_s: Sequence[float]) -> list[float]:
+    """When each trajectory was taken that was judged at `judged_s` (sorted), from the arm's record:
+    its ticks and how many it had taken by each [ticks].
+
+    Where the arm took fewer than were sent, a newer one replaced some before they were taken, or
+    they are still on their way: then each counts as taken at the first tick after it at which one
+    was, and the last ones, after which none was, at the last tick.
+    """
+    steps = np.flatnonzero(np.diff(taken, prepend=0.0) > 0.0)
+    if int(taken[-1]) == len(judged_s):
+        index = np.searchsorted(taken, np.arange(1, len(judged_s) + 1))
+        return [float(at) for at in ticks_s[index]]
+    takings = np.append(ticks_s[steps], ticks_s[-1])
+    after = np.minimum(np.searchsorted(takings, judged_s), takings.size - 1)
+    return [float(max(judged, at)) for judged, at in zip(judged_s, takings[after])]
 
 
 def _still(position: Any) -> MotionState:

@@ -20,7 +20,7 @@ from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES
 from physis_ros.conversions.time import seconds_to_duration, time_to_ns
 from physis_ros.interfaces import ACTION_CHUNK, SAFETY_TELEOP_IN
-from physis_ros.msg import ActionChunk, SafetyStatus
+from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
 
 pytestmark = pytest.mark.integration
 AN_HOUR_S = 3600.0
@@ -103,6 +103,7 @@ def test_a_clock_that_pauses_holds_the_arm_and_stalls_no_timer(clocked: ClockedA
         "safety to name the stamps that stand still",
     )
     arm.ros.wait_for_diagnosis("observation_node: observation", "frozen: it repeats one stamp")
+    arm.wait_stream(StreamStatus.UNDERRUN, "/clock stands still at")
     # Every timer goes on: diagnoses and statuses come, all with the stamp at which time stands.
     for name in arm.names:
         arm.ros.wait_for_diagnosis(f"{name}: node", "/clock stands still at")

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from arm_stack import ENGINE, LATE_S, ArmStack, restless_model
+from clock_source import BEGIN_S
 from stack_up import Up
 
 from physis_ros.msg import StreamStatus
 
 pytestmark = pytest.mark.integration
 FEW_TICKS_S = 0.05
+SKEW_S = 0.5
 
 
 class Hosts:
-    """A robot host that runs all the time, and an engine host that may go and come."""
+    """A robot host that runs all the time, and an engine host that may go and come.
 
-    def __init__(self, ros: Any, folder: Path, model: Path) -> None:
+    `engine_settings`: what is set of its node besides what every test needs."""
+
+    def __init__(self, ros: Any, folder: Path, model: Path, *engine_settings: str) -> None:
         self._ros, self._folder, self._model = ros, folder, model
+        self._engine_settings = engine_settings
         self.robot = self._up("robot", *self._robot_settings())
         self.engine = self.start_engine()
         self.arm = ArmStack(ros, model, folder)
 
     def start_engine(self) -> Up:
         settings = [f"checkpoint={self._model}", *(word.replace(":=", "=") for word in ENGINE)]
+        settings += self._engine_settings
         self.engine = self._up("engine", *(f"engine_node.{one}" for one in settings))
         return self.engine
 
@@ -83,6 +90,40 @@ def test_the_engine_host_goes_and_comes_and_the_robot_host_stays(hosts: Hosts) -
     for host in (hosts.engine, hosts.robot):
         host.process.send_signal(signal.SIGINT)
         assert host.wait() == 0, host.text()
+
+
+def test_two_hosts_whose_clocks_disagree_are_told_so_and_the_arm_goes_on(
+    ros: Any, tmp_path: Path
+) -> None:
+    """The engine's host has a clock of its own: half a second fast, then half a second slow."""
+    clock = ros.start_file(Path(__file__).with_name("clock_source.py"), talks=True)
+
+    def tell(line: str) -> None:
+        clock.stdin.write(f"{line}\n".encode())
+        clock.stdin.flush()
+        ros.wait(lambda: line in ros.log(clock), "the engine host's clock")
+
+    tell("resume")
+    # It has run for a moment when the jump reaches it, which is little beside half a second.
+    tell(f"jump {time.time() + SKEW_S - BEGIN_S:.3f}")
+    hosts = Hosts(
+        ros, tmp_path, restless_model(tmp_path / "model.safetensors"), "use_sim_time=true"
+    )
+    try:
+        arm = hosts.arm
+        for way, shift_s in (("ahead of", 0.0), ("behind", -2.0 * SKEW_S)):
+            if shift_s:
+                tell(f"jump {shift_s:.3f}")
+            ros.wait_for_diagnosis(
+                "buffer_node: stream", f"the engine's clock is {way} this host's by at least 0."
+            )
+            arm.wait_moving()
+            ros.wait(lambda: arm.stream and arm.stream[-1].clock_suspect, "a suspect clock")
+            # What stands on one clock alone is right: from the sensor to the robot.
+            assert 0.0 < arm.stream[-1].action_age_handoff_ms.p50 < 1e3 * SKEW_S
+        arm.assert_no_limit_passed()
+    finally:
+        hosts.close()
 
 
 def test_a_whole_stack_with_its_engine_elsewhere_starts_none(ros: Any, tmp_path: Path) -> None:

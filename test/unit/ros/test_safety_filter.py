@@ -21,6 +21,27 @@ def test_silence_is_hold_with_the_reason():
     robot.assert_resting()
 
 
+def test_a_rejection_is_the_reason_until_the_source_has_been_silent():
+    robot = Robot()
+    begun_s = robot.now_s
+    stream(robot, 1.0, begun_s)
+    times, positions, velocities = smooth(robot.now_s - begun_s, 0.4)
+    positions[0][0] = np.nan
+    for _ in range(10):
+        robot.command(times, positions, velocities)
+        tick = robot.run(0.1)
+        # As long as such commands come, that is why the robot rests.
+        assert tick.finding.reason.startswith("model: rejected: finite: lift")
+    tick = robot.run(0.6)
+    assert tick.finding.verdict is Verdict.HOLD
+    silent = "model: no command for 0.7 s, limit 0.5 s; the last word: model: rejected: finite"
+    assert tick.finding.reason.startswith(silent)
+    robot.command(*smooth(robot.now_s - begun_s, 0.4))
+    here = robot.path[-1].tolist()
+    robot.command([0.3], [here], [[0.0] * 3])
+    assert robot.run(0.01).finding.verdict is Verdict.OK
+
+
 def test_lost_joint_states_brake_at_once_and_bar_commands():
     robot = Robot()
     begun_s = robot.now_s

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from physis_ros.stream_figures import ChunkStamps, EventRate, StreamFigures
@@ -41,6 +43,24 @@ def test_interval_latency_and_age_are_different_numbers():
     assert now.action_age_servo_ms.p50 == pytest.approx(250.0)
     parts = now.capture_ms.p50 + now.queue_ms.p50 + 175.0 + now.handoff_ms.p50
     assert parts == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("ahead_ms", [-500, -25, 0, 25, 500])
+def test_two_clocks_that_disagree_are_found_in_both_directions(ahead_ms):
+    """The engine stamps entry and exit; the way takes 10 ms before it and 10 ms after it."""
+    seen = figures()
+    skewed = stamps(0, 1000, 1200 + ahead_ms)
+    skewed = replace(skewed, entry_ns=skewed.entry_ns + ahead_ms * MS)
+    seen.chunk(skewed, 1.2)
+    seen.handed_off(skewed, 1210 * MS)
+    now = seen.snapshot(1.3)
+    at_least_s = max(0.0, abs(ahead_ms) - 10.0) * 1e-3
+    assert abs(now.engine_ahead_s) == pytest.approx(at_least_s)
+    assert now.engine_ahead_s * ahead_ms >= 0.0
+    assert now.clock_suspect == (ahead_ms != 0)
+    # What both stamps of one clock say stays true.
+    assert now.response_latency_ms.p50 == pytest.approx(185.0)
+    assert now.action_age_handoff_ms.p50 == pytest.approx(210.0)
 
 
 def test_a_new_epoch_makes_no_interval():
