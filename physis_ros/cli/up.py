@@ -145,6 +145,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             ended_alone = supervisor.idle and not requests
             supervisor.stop(on_event=say)
     failure = supervisor.failure
+    if failure is None and supervisor.lost:
+        failure = "; ".join(supervisor.lost.values())
     if failure is None and ended_alone:
         failure = "every node ended by itself"
     print(f"physis up {stack.name}: stopped" + (f": {failure}" if failure else ""), flush=True)
@@ -154,6 +156,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "nodes": names,
         "failure": failure,
         "refused": supervisor.refused,
+        "lost_robots": dict(supervisor.lost),
         "respawns": respawns,
         "ran_s": time.monotonic() - begun_s,
     }

@@ -51,7 +51,7 @@ class NodeSpec:
     `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
     the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
     the text `{robot_file}` stands for the robot's file and `{robot}` for the robot's name in the
-    stack. When a `must_live` node ends, the stack ends.
+    stack. When a `must_live` node ends, its robot's nodes end, and with the last robot the stack.
     """
 
     name: str

@@ -96,18 +96,26 @@ class NodeRun:
             env=self.node.env,
             must_live=self.node.must_live,
             respawn=self.node.respawn,
+            robot=self.robot,
+            outlives_robot=self.node.part == "simulated_robot",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """A process to supervise. `env` is laid over the environment of the supervisor."""
+    """A process to supervise. `env` is laid over the environment of the supervisor.
+
+    `robot`: the one of several robots that it belongs to. `outlives_robot`: it stands for the robot
+    itself, and goes on where a robot's other processes are ended.
+    """
 
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     must_live: bool = False
     respawn: Respawn | None = None
+    robot: str = ""
+    outlives_robot: bool = False
 
     def __post_init__(self) -> None:
         if not self.command:

@@ -14,7 +14,6 @@ grandchildren.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import signal
@@ -26,11 +25,11 @@ from types import TracebackType
 from typing import IO, Literal
 
 from physis_core.types import UserError
+from physis_ros.stack.parent_death import die_with_parent
 from physis_ros.stack.resolution import ProcessSpec
 
 EventKind = Literal["started", "line", "exited", "respawn", "failure"]
 
-PR_SET_PDEATHSIG = 1
 # A process of ours that refuses its input says so in one line and exits with this; the same
 # input would be refused again.
 BAD_INPUT_CODE = 2
@@ -64,6 +63,7 @@ class _Process:
     started_s: float = 0.0
     failures: int = 0
     respawn_at_s: float | None = None
+    ending_since_s: float | None = None
     partial: bytearray = field(default_factory=bytearray)
 
 
@@ -71,6 +71,7 @@ class Supervisor:
     """Owns a set of processes from start to stop.
 
     `failure` is None while all is well; else one line saying which process ended the whole and why.
+    `lost`: the same by robot, of several robots, for those that ended while the others go on.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Supervisor:
                 raise UserError("process", name, "is named twice")
         self.failure: str | None = None
         self.refused = False
+        self.lost: dict[str, str] = {}
         self._environment = dict(os.environ if environment is None else environment)
         self._stop_times = stop_times or StopTimes()
         self._processes = {spec.name: _Process(spec=spec) for spec in processes}
@@ -136,6 +138,7 @@ class Supervisor:
             events = self._read(max(0.0, min(_EXIT_POLL_S, deadline_s - now_s)))
             events += self._reap()
             events += self._respawn_due()
+            self._urge_lost()
             if events or time.monotonic() >= deadline_s:
                 return events
 
@@ -154,9 +157,7 @@ class Supervisor:
         times = self._stop_times
         early = [p for name, p in self._processes.items() if name in first and p.popen is not None]
         for process in early:
-            assert process.popen is not None
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.popen.pid, signal.SIGINT)
+            self._signal_process(process, signal.SIGINT)
         deadline_s = time.monotonic() + times.interrupt_s
         while any(p.popen is not None for p in early) and time.monotonic() < deadline_s:
             for event in self._read(_EXIT_POLL_S) + self._reap(stopping=True):
@@ -185,7 +186,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(os.getpid()),
+                preexec_fn=die_with_parent(os.getpid()),
             )
         except OSError as error:
             raise UserError(
@@ -258,6 +259,8 @@ class Supervisor:
 
     def _after_death(self, process: _Process, code: int) -> list[Event]:
         spec = process.spec
+        if process.ending_since_s is not None:
+            return []
         if spec.respawn is not None and code not in (0, BAD_INPUT_CODE):
             now_s = time.monotonic()
             healthy = now_s - process.started_s >= spec.respawn.healthy_s
@@ -268,11 +271,45 @@ class Supervisor:
             return [Event(kind="respawn", process=spec.name, text=text, code=code)]
         if spec.must_live or code == BAD_INPUT_CODE:
             reason = f"{spec.name} {describe(code)}"
-            if self.failure is None:
+            if code != BAD_INPUT_CODE and self._others_than(spec.robot):
+                self._end_robot(spec.robot, reason)
+                reason += f"; the nodes of {spec.robot} end, the others go on"
+            elif self.failure is None:
                 self.failure = reason
                 self.refused = code == BAD_INPUT_CODE
             return [Event(kind="failure", process=spec.name, text=reason, code=code)]
         return []
+
+    def _others_than(self, robot: str) -> bool:
+        """Whether other robots are there that nothing has ended."""
+        robots = {process.spec.robot for process in self._processes.values()} - {"", robot}
+        return robot != "" and bool(robots - set(self.lost))
+
+    def _end_robot(self, robot: str, reason: str) -> None:
+        self.lost.setdefault(robot, reason)
+        for process in self._processes.values():
+            spec = process.spec
+            if spec.robot == robot and not spec.outlives_robot and process.ending_since_s is None:
+                process.respawn_at_s = None
+                process.ending_since_s = time.monotonic()
+                self._signal_process(process, signal.SIGINT)
+
+    def _urge_lost(self) -> None:
+        times = self._stop_times
+        for process in self._processes.values():
+            if process.ending_since_s is None or process.popen is None:
+                continue
+            since_s = time.monotonic() - process.ending_since_s
+            if since_s > times.interrupt_s + times.terminate_s:
+                self._signal_process(process, signal.SIGKILL)
+            elif since_s > times.interrupt_s:
+                self._signal_process(process, signal.SIGTERM)
+
+    @staticmethod
+    def _signal_process(process: _Process, number: signal.Signals) -> None:
+        if process.popen is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.popen.pid, number)
 
     def _respawn_due(self) -> list[Event]:
         events = []
@@ -288,11 +325,9 @@ class Supervisor:
         return any(process.popen is not None for process in self._processes.values())
 
     def _signal_groups(self, number: signal.Signals) -> None:
-        for group in list(self._groups):
-            try:
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)
-            except ProcessLookupError:
-                self._groups.discard(group)
 
     def _kill_group(self, group: int) -> None:
         """Take away what a dead process left behind, its worker processes for instance."""
@@ -312,16 +347,3 @@ def describe(code: int) -> str:
     if code == BAD_INPUT_CODE:
         return "refused its input (exit code 2)"
     return f"ended with exit code {code}"
-
-
-def _die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a child does before exec: ask to be killed when the supervisor is gone."""
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def prepare() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            # The parent died before the request was made; nobody would tell us.
-            os._exit(1)
-
-    return prepare

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from arm_stack import ENGINE, ArmStack, restless_model
-from stack_up import Up
+from stack_up import PATIENCE_S, Up
 
 from physis_core.arm.limits import JOINT_NAMES
 from physis_ros.conversions.images import rgb_to_image
@@ -122,3 +124,29 @@ def bad_observation(arm: ArmStack) -> Observation:
     message.joint_names = [f"other_{name}" for name in JOINT_NAMES]
     message.positions = [0.0] * len(JOINT_NAMES)
     return message
+
+
+def test_one_safety_node_that_dies_ends_its_own_robot_alone(
+    both: dict[str, ArmStack], up: Up
+) -> None:
+    """The last test of this stack: the left robot does not come back."""
+    left, right = both["left"], both["right"]
+    for arm in (left, right):
+        arm.wait_moving()
+    epoch = right.chunks[-1].epoch
+    killed, buffer = up.node("safety_node", "left"), up.node("buffer_node", "left")
+    assert killed is not None and buffer is not None
+    fault_s = left.now_s()
+    killed.kill()
+    # Nobody is left to say so; the arm plays the tail of what was forwarded to it.
+    left.wait_rest(fault_s)
+    psutil.wait_procs([buffer], timeout=PATIENCE_S)
+    right.wait_moving()
+    assert right.chunks[-1].epoch == epoch
+    assert up.node("buffer_node", "left") is None
+    assert up.node("robot_sim_node", "left") is not None
+    for arm in (left, right):
+        arm.assert_no_limit_passed()
+    up.process.send_signal(signal.SIGINT)
+    assert up.wait() == 1, up.text()
+    assert "left/safety_node was ended by SIGKILL" in up.outcome()["lost_robots"]["left"]

@@ -207,6 +207,55 @@ def test_a_line_without_end_does_not_grow_for_ever() -> None:
     assert len(lines(events, "long")) > 1
 
 
+def two_robots() -> list[ProcessSpec]:
+    return [
+        python("engine", SLEEPER),
+        *(
+            spec
+            for robot in ("left", "right")
+            for spec in (
+                python(f"{robot}/safety", SLEEPER, robot=robot, must_live=True),
+                python(f"{robot}/buffer", SLEEPER, robot=robot, respawn=Respawn(first_s=0.01)),
+                python(f"{robot}/arm", SLEEPER, robot=robot, must_live=True, outlives_robot=True),
+            )
+        ),
+    ]
+
+
+def test_of_two_robots_the_one_that_loses_what_must_live_ends_alone() -> None:
+    with Supervisor(two_robots(), stop_times=QUICK) as supervisor:
+        poll_until(supervisor, lambda events: sum(e.text == "ready" for e in events) == 7)
+        os.kill(supervisor.pids()["left/safety"], signal.SIGKILL)
+        events = poll_until(supervisor, lambda _: "left/buffer" not in supervisor.pids())
+        told = [event.text for event in events if event.kind == "failure"]
+        assert told == ["left/safety was ended by SIGKILL; the nodes of left end, the others go on"]
+        assert not any(event.kind == "respawn" for event in events)
+        assert supervisor.failure is None
+        assert supervisor.lost == {"left": "left/safety was ended by SIGKILL"}
+        # The arm is the robot itself: it plays what it was given to its end.
+        assert set(supervisor.pids()) == {
+            "engine", "left/arm", "right/safety", "right/buffer", "right/arm"
+        }  # fmt: skip
+        os.kill(supervisor.pids()["right/safety"], signal.SIGKILL)
+        poll_until(supervisor, lambda _: supervisor.failure is not None)
+        assert supervisor.failure == "right/safety was ended by SIGKILL"
+
+
+def test_a_lost_robots_process_that_does_not_end_is_made_to() -> None:
+    specs = [
+        python("left/safety", SLEEPER, robot="left", must_live=True),
+        python("left/buffer", STUBBORN, robot="left"),
+        python("right/safety", SLEEPER, robot="right", must_live=True),
+    ]
+    times = StopTimes(interrupt_s=0.1, terminate_s=0.1, kill_s=5.0)
+    with Supervisor(specs, stop_times=times) as supervisor:
+        poll_until(supervisor, lambda events: sum(e.text == "ready" for e in events) == 3)
+        os.kill(supervisor.pids()["left/safety"], signal.SIGKILL)
+        events = poll_until(supervisor, lambda _: set(supervisor.pids()) == {"right/safety"})
+        assert [e.code for e in events if e.process == "left/buffer"] == [-signal.SIGKILL]
+        assert supervisor.failure is None
+
+
 def test_what_the_dead_wrote_is_read_to_its_end() -> None:
     code = (
         "import fcntl, os, sys\n"
