@@ -1,8 +1,9 @@
 """Training episodes of the push task: simulated with real contact, because the arm moves the disc.
 
-Disc and goal are set anew every 4 to 10 s. By turns the arm does what the expert does, late and
-with slowly wandering errors, stands still, or wanders off to some other place; so the disc slips,
-and the way back from that is in the data as well.
+In every second episode disc and goal are set anew every 4 to 10 s, so that pushes come to their
+end; in the others every 0.6 to 2 s, so that many places are seen. By turns the arm does what the
+expert does, late and with slowly wandering errors, stands still, or wanders off to some other
+place; so the disc slips, and the way back from that is in the data as well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from physis_core.arm.push_expert import (
 from physis_core.arm.scene import build_model
 from physis_core.types import Array
 
+SCENES_S = ((4.0, 10.0), (0.6, 2.0))
+"""How long disc and goal stay: episodes of even seeds, and of odd ones."""
+
 TURNS = ("expert", "expert", "expert", "expert", "still", "astray")
 
 
@@ -34,6 +38,7 @@ def push_motion(
 ) -> Motion:
     """What one episode shows; `seed` is that of the places, `random` that of the mistakes."""
     scenes = np.random.default_rng([seed, 0x70757368])
+    scene_s = SCENES_S[seed % 2]
     arm = _Pusher(kinematics, random)
     frames = len(frame_s)
     every = max(1, round((frame_s[1] - frame_s[0]) / IDEAL_STEP_S))
@@ -41,7 +46,7 @@ def push_motion(
     lasts = 0
     for i in range(frames):
         if i >= lasts:
-            lasts = i + round(scenes.uniform(4.0, 10.0) / (frame_s[1] - frame_s[0]))
+            lasts = i + round(scenes.uniform(*scene_s) / (frame_s[1] - frame_s[0]))
             marks[i] = arm.set_anew(scenes)
         else:
             marks[i] = marks[i - 1]

@@ -16,6 +16,7 @@ import numpy as np
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.kinematics import Kinematics
+from physis_core.arm.limits import UR5E_LIMITS, ArmLimits
 from physis_core.arm.outcome import Outcome, Rule, StaysNear
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import TASKS, Task, make_task
@@ -74,6 +75,7 @@ def evaluate_fast(
         rule = StaysNear(share=rule.share, settle_s=config.settle_s)
     found = report(config, record.errors, expert, still, str(checkpoint), rule)
     found["task"]["jerk_rad_s3"] = jerks(record, config.settle_s)
+    found["task"]["limit_ticks"] = limit_ticks(record, UR5E_LIMITS)
     return found
 
 
@@ -90,6 +92,20 @@ def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
         "commanded": over_episodes(record.commands),
         "measured": over_episodes(record.positions),
     }
+
+
+def limit_ticks(record: LoopRecord, limits: ArmLimits) -> int:
+    """Ticks at which any joint, as commanded or as measured, was past a position or velocity limit.
+
+    Acceleration is not looked at: what bounds it, the safety controller, is not in this loop.
+    """
+    count = 0
+    for paths in (record.commands, record.positions):
+        speed = np.abs(np.diff(paths, axis=1)) / SERVO_STEP_S
+        beyond = (paths < limits.lower - 1e-6) | (paths > limits.upper + 1e-6)
+        beyond[:, 1:] |= speed > limits.velocity * 1.001
+        count += int(beyond.any(axis=2).sum())
+    return count
 
 
 def judged(

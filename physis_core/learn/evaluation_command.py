@@ -74,5 +74,8 @@ def table(task: Mapping[str, Any]) -> str:
             f"{who:10s}{row['mean_m']:9.4f}{row['mean_ci95_m']:9.4f}{row['median_m']:9.4f}"
             f"{row['p95_m']:9.4f}      {row['success']:9.2f}{time_s:>10s}"
         )
-    lines.append(f"model / still: {task['error_over_still']:.3f}")
+    lines.append(
+        f"model / still: {task['error_over_still']:.3f}; ticks past a position or velocity limit:"
+        f" {task['limit_ticks']}"
+    )
     return "\n".join(lines)

@@ -138,3 +138,26 @@ def test_a_pause_of_the_host_skips_whole_ticks() -> None:
 def test_tick_must_be_whole_steps() -> None:
     with pytest.raises(UserError, match="controller_hz"):
         robot(tick_s=0.0033)
+
+
+def test_a_task_with_an_object_is_measured_by_the_object(tmp_path: Path) -> None:
+    task = make_task("push", 3)
+    arm = SimulatedRobot(
+        build_model(props=task.props),
+        task,
+        controller=ControllerConfig(joint_names=JOINT_NAMES, interpolate_from_desired_state=True),
+        start_s=0.0,
+        tick_s=0.008,
+        record=tmp_path / "arm.rows",
+    )
+    away = np.linalg.norm(task.goal(0.0) - task.object_start)
+    assert arm.tick().error_m == pytest.approx(away, abs=1e-4)
+    moved = task.goal(0.0) + (0.0, 0.03, 0.0)
+    arm.plant.place_object(moved)
+    for _ in range(5):
+        tick = arm.tick()
+    assert tick.error_m == pytest.approx(0.03, abs=2e-3)
+    assert tick.still_error_m == pytest.approx(away, abs=1e-4)
+    arm.close()
+    table = read_rows(tmp_path / "arm.rows")
+    assert table.meta["task"] == "push" and table["error_m"][-1] == pytest.approx(tick.error_m)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from physis_core.arm.limits import UR5E_LIMITS
 from physis_core.arm.outcome import Arrives, StaysNear
 from physis_core.arm.plant import Plant
-from physis_core.learn.closed_loop import ClosedLoopConfig
-from physis_core.learn.evaluation import evaluate_fast, report, wilson
+from physis_core.learn.closed_loop import ClosedLoopConfig, LoopRecord
+from physis_core.learn.evaluation import evaluate_fast, limit_ticks, report, wilson
 from physis_core.learn.latency_study import NotTold, Told, later
 from physis_core.types import Array, UserError
 
@@ -88,6 +89,15 @@ def test_a_task_that_is_over_once_it_is_done_counts_last_distances_and_times() -
     assert task["still_error_m_mean"] == pytest.approx(0.15)
     assert task["beside"]["still"]["time_s_p50"] is None
     assert "within 20 mm by 5 s" in task["success_means"]
+
+
+def test_ticks_past_a_limit_are_counted_on_both_sides() -> None:
+    paths = np.zeros((2, 50, 6))
+    record = LoopRecord(errors=np.zeros((2, 50)), commands=paths, positions=paths.copy())
+    assert limit_ticks(record, UR5E_LIMITS) == 0
+    record.commands[0, 20:, 2] = 3.0  # there in one tick: too fast, but a place that is allowed
+    record.positions[1, :10, 5] = 7.0  # ten ticks beyond two pi, and a leap back
+    assert limit_ticks(record, UR5E_LIMITS) == 1 + 10 + 1
 
 
 def test_episodes_too_short_to_be_judged_are_refused() -> None:
