@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from physis_core.observe.framelog import read_frames
+from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.report import RunTables, build_report
 from physis_core.observe.rowlog import RowTable, read_rows
 from physis_core.types import UserError
@@ -102,8 +104,7 @@ def task_of(arm: RowTable, *, from_s: float) -> dict[str, Any]:
     if not rows.any():
         raise UserError("run", "arm.rows", "holds nothing of the steady state")
     error, still = arm["error_m"][rows], arm["still_error_m"][rows]
-    joints = [name for name in arm.columns if name.startswith("q") and name[1:].isdigit()]
-    travel = max(float(np.ptp(arm[name][rows])) for name in joints)
+    travel = float(np.ptp(joint_paths(arm, "q")[rows], axis=0).max())
     share = float(error.mean() / still.mean())
     return {
         "name": str(arm.meta.get("task", "follow")),
@@ -113,9 +114,34 @@ def task_of(arm: RowTable, *, from_s: float) -> dict[str, Any]:
         "error_m_p99": float(np.percentile(error, 99)),
         "still_error_m_mean": float(still.mean()),
         "error_share_of_still": share,
+        "jerk_rad_s3": jerk_of(arm, rows),
         "moved": bool(travel > MOVED_RAD),
         "limit_violations": int(np.count_nonzero(arm["limit"][rows])),
     }
+
+
+def jerk_of(arm: RowTable, rows: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """rms jerk of the robot's record at the ticks `rows`, rad/s^3 (`physis_core.observe.jerk`):
+    as the controller commanded it, and as the joints moved.
+    """
+    return {
+        side: rms_jerk(joint_paths(arm, prefix)[rows], arm["t_s"][rows])
+        for side, prefix in (("commanded", "cmd"), ("measured", "q"))
+    }
+
+
+def joint_paths(arm: RowTable, prefix: str) -> npt.NDArray[np.float64]:
+    """Columns `prefix`0, `prefix`1, ... as [ticks, joints].
+
+    Raises:
+        UserError: the record has none.
+    """
+    count = 0
+    while f"{prefix}{count}" in arm.columns:
+        count += 1
+    if not count:
+        raise UserError("arm.rows", f"{prefix}0", "is no column of this record")
+    return np.stack([arm[f"{prefix}{joint}"] for joint in range(count)], axis=1)
 
 
 def safety_of(status: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:

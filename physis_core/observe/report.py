@@ -86,6 +86,17 @@ def build_report(
 
 def print_report(report: Mapping[str, Any], console: Console) -> None:
     """The report as a person reads it: every number with its meaning."""
+    print_times(report, console)
+    for title, part in (("Task", report["task"]), ("Safety", report["safety"])):
+        console.print(
+            f"{title}: " + ", ".join(f"{k} {_short(v)}" for k, v in part.items()),
+            markup=False,
+            highlight=False,
+        )
+
+
+def print_times(report: Mapping[str, Any], console: Console) -> None:
+    """The part that speaks of time: percentiles, rates, misses."""
     table = Table(title="Time, in milliseconds", title_justify="left")
     table.add_column("what")
     for heading in ("p50", "p99", "p99.9", "max", "samples"):
@@ -117,18 +128,9 @@ def print_report(report: Mapping[str, Any], console: Console) -> None:
         f"deadline misses {report['deadline_misses']}, underruns {report['underruns']} "
         f"(after {report['warmup_s']:.1f} s of warm-up)"
     )
-    task, safety = report["task"], report["safety"]
-    console.print(
-        "Task: " + ", ".join(f"{k} {_short(v)}" for k, v in task.items()),
-        markup=False,
-        highlight=False,
-    )
-    console.print(
-        "Safety: " + ", ".join(f"{k} {_short(v)}" for k, v in safety.items()),
-        markup=False,
-        highlight=False,
-    )
 
 
 def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " / ".join(f"{k} {_short(v)}" for k, v in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
