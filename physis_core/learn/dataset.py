@@ -24,17 +24,29 @@ class Episode:
     joint_positions: Array
     target_positions: Array
     expert: Array
+    latents: Tensor | None = None
+    lookahead_s: Array | None = None
+    """What each frame foresees, and for which lookahead (`physis_core.learn.foreseen`)."""
+
+    @property
+    def moments(self) -> int:
+        """Frames that a chunk may begin at."""
+        return len(self.images if self.latents is None else self.latents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceBatch:
-    """B sequences of T chunks. `actions` [B, T, K, J] rad; `targets` [B, T, 3] m (the ball)."""
+    """B sequences of T chunks. `actions` [B, T, K, J] rad; `targets` [B, T, 3] m (the ball).
+
+    `frames` [B, T, n, C]: latents of the pictures that each chunk foresees, where it does.
+    """
 
     image: Tensor
     joint_positions: Tensor
     lookahead_s: Tensor
     actions: Tensor
     targets: Tensor
+    frames: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +74,23 @@ class SamplingConfig:
 class EpisodeSet:
     """All episodes of a folder. Needs the same rate, joints and image size in every file.
 
+    Args:
+        foreseen: one file of `physis_core.learn.foreseen` per episode, for a policy that denoises
+            pictures of its future as well; lookaheads are then those that they were made for.
+
     Raises:
         UserError: no episodes, or files that do not fit together.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], foreseen: Sequence[Path] | None = None) -> None:
         if not files:
             raise UserError("data", [], "no episode_*.safetensors files")
+        if foreseen is not None and len(foreseen) != len(files):
+            raise UserError("foreseen", len(foreseen), f"needs one per episode, {len(files)}")
         self.episodes: list[Episode] = []
         header: dict[str, Any] = {}
-        for path in files:
+        for number, path in enumerate(files):
+            latents, lookahead_s = _foreseen(foreseen[number]) if foreseen else (None, None)
             with safe_open(path, framework="pt") as file:
                 found = json.loads((file.metadata() or {}).get("physis", "{}"))
                 common = {k: v for k, v in found.items() if k != "index"}
@@ -84,8 +103,10 @@ class EpisodeSet:
                     Episode(
                         images=file.get_tensor("images"),
                         joint_positions=file.get_tensor("joint_positions").numpy(),
-                        target_positions=file.get_tensor("target_positions").numpy(),
+                        target_positions=_places(file),
                         expert=file.get_tensor("expert").numpy(),
+                        latents=latents,
+                        lookahead_s=lookahead_s,
                     )
                 )
         self.rate_hz = float(header["rate_hz"])
@@ -112,19 +133,22 @@ class EpisodeSet:
         self, config: SamplingConfig, rows: int, random: np.random.Generator, *, augment: bool
     ) -> SequenceBatch:
         """Draw `rows` sequences; the same generator state gives the same batch."""
-        image, joints, lookahead, actions, targets = [], [], [], [], []
+        image, joints, lookahead, actions, targets, foreseen = [], [], [], [], [], []
         stride = max(1, round(config.period_s * self.rate_hz))
         for _ in range(rows):
             episode = self.episodes[random.integers(len(self.episodes))]
             gaps = np.full(config.chunks - 1, stride)
             odd = random.random(config.chunks - 1) < config.other_gap_share
             gaps[odd] = random.integers(1, 2 * stride + 1, size=int(odd.sum()))
-            first = int(random.integers(len(episode.images) - int(gaps.sum())))
+            first = int(random.integers(episode.moments - int(gaps.sum())))
             frames = first + np.concatenate(([0], np.cumsum(gaps)))
             ahead_s = random.uniform(0.0, config.lookahead_max_s) + random.uniform(
                 -config.lookahead_jitter_s, config.lookahead_jitter_s, size=config.chunks
             )
             ahead_s = np.clip(ahead_s, 0.0, config.lookahead_max_s)
+            if episode.latents is not None and episode.lookahead_s is not None:
+                ahead_s = episode.lookahead_s[frames].astype(np.float64)
+                foreseen.append(episode.latents[torch.from_numpy(frames)])
             image.append(episode.images[torch.from_numpy(frames)])
             joints.append(episode.joint_positions[frames])
             lookahead.append(ahead_s)
@@ -147,7 +171,23 @@ class EpisodeSet:
             lookahead_s=torch.tensor(np.stack(lookahead), dtype=torch.float32).unsqueeze(-1),
             actions=torch.tensor(np.stack(actions), dtype=torch.float32),
             targets=torch.from_numpy(np.stack(targets)),
+            frames=torch.stack(foreseen).float() if foreseen else None,
         )
+
+
+def _foreseen(path: Path) -> tuple[Tensor, Array]:
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor("latents"), file.get_tensor("lookahead_s").numpy()
+
+
+def _places(file: Any) -> Array:
+    """What the image encoder has to find: the ball [T, 3] m, or goal and object on the floor
+    [T, 4] m."""
+    marks: Array = file.get_tensor("target_positions").numpy()
+    if "object_positions" not in file.keys():  # noqa: SIM118  this is no mapping
+        return marks
+    objects = file.get_tensor("object_positions").numpy()
+    return np.concatenate([marks[:, :2], objects[:, :2]], axis=1)
 
 
 def expert_actions(expert: Array, at_s: Array, step_s: float) -> Array:

@@ -139,7 +139,7 @@ def wandering(config: WorldSampling, shape: Sequence[int], random: np.random.Gen
 @torch.inference_mode()
 def encoded(data: FrameSet, autoencoder: Autoencoder, cache: Path) -> list[Tensor]:
     """Latents float16 [T, tokens, channels] of every file."""
-    mark = _mark(autoencoder)
+    mark = weights_mark(autoencoder)
     if cache.exists():
         with safe_open(cache, framework="pt") as file:
             known = (file.metadata() or {}).get("autoencoder") == mark
@@ -158,7 +158,7 @@ def encoded(data: FrameSet, autoencoder: Autoencoder, cache: Path) -> list[Tenso
     return [x.clone() for x in out]
 
 
-def _mark(autoencoder: Autoencoder) -> str:
+def weights_mark(autoencoder: Autoencoder) -> str:
     """Names these weights."""
     digest = hashlib.sha256()
     for name, value in sorted(autoencoder.state_dict().items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,14 +26,18 @@ class Losses:
     """Mean square, in units of the joints' standard deviations."""
     locate: Tensor
     """Mean square of the ball's place read from one image, in units of its standard deviation."""
+    frame: Tensor | None = None
+    """Mean square of the latents of foreseen pictures, whose variance is about 1."""
 
-    @property
-    def total(self) -> Tensor:
-        return self.action + LOCATE_WEIGHT * self.locate
+    def total(self, frame_weight: float) -> Tensor:
+        """What is minimised."""
+        total = self.action + LOCATE_WEIGHT * self.locate
+        return total if self.frame is None else total + frame_weight * self.frame
 
 
 class Locator(nn.Module):
-    """A linear probe that reads the ball's place from one chunk's image tokens.
+    """A linear probe that reads the ball's place (or those of goal and object) from one chunk's
+    image tokens.
 
     It only helps training: its gradient teaches the image encoder where the ball is before the
     transformer has learned to use it. It is no part of the checkpoint.
@@ -41,7 +46,7 @@ class Locator(nn.Module):
     def __init__(self, network: TinyNetwork, mean: Array, std: Array) -> None:
         super().__init__()
         config = network.config
-        self.read = nn.Linear((config.condition_tokens - 1) * config.dim, 3)
+        self.read = nn.Linear((config.condition_tokens - 1) * config.dim, len(mean))
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32), persistent=False)
@@ -74,23 +79,31 @@ def history_errors(rows: int, chunks: int, joints: int, random: np.random.Genera
     return torch.tensor(spread * error, dtype=torch.float32)
 
 
+def clean_parts(network: TinyNetwork, batch: SequenceBatch) -> list[Tensor]:
+    """What is to be predicted, in the order of the configuration's parts: [B, T, tokens, ch]."""
+    actions = (batch.actions - network.position_mean) / network.position_std
+    return [actions] if batch.frames is None else [actions, batch.frames]
+
+
 def sequence_losses(
     network: TinyNetwork,
     locator: Locator,
     batch: SequenceBatch,
-    step: Tensor,
-    noise: Tensor,
-    wrong: Tensor | None = None,
+    level: Tensor,
+    noise: Sequence[Tensor],
+    wrong: Sequence[Tensor] | None = None,
 ) -> Losses:
-    """All chunks of a sequence at one noise level, block-causal: what noisy KV shows online.
+    """All chunks of a sequence at one noise level, block-causal, as the KV is met online.
+
+    With noisy KV a chunk sees the chunks before it at its own level. With clean KV it sees them as
+    a pass at level 0 leaves them.
 
     Args:
-        step: denoising step of each sequence, int64 [B].
-        noise: standard normal, shaped as batch.actions.
-        wrong: what the input actions are off by (`history_errors`), [B, T, 1, J].
+        level: of each sequence, [B].
+        noise: standard normal, one per part, shaped as `clean_parts`.
+        wrong: what the inputs of each part are off by (`history_errors`), to be broadcast to it.
     """
     rows, chunks = batch.actions.shape[:2]
-    schedule = network.config.schedule
     joints, condition = network.encode(
         {
             "image": batch.image.flatten(0, 1),
@@ -98,17 +111,19 @@ def sequence_losses(
             "lookahead_s": batch.lookahead_s.flatten(0, 1),
         }
     )
-    clean = (batch.actions - network.position_mean) / network.position_std
-    level = torch.tensor([schedule.level(int(d)) for d in step])
+    clean = clean_parts(network, batch)
     share = level[:, None, None, None]
-    shown = clean if wrong is None else clean + wrong
+    shown = clean if wrong is None else [x + off for x, off in zip(clean, wrong, strict=True)]
     predicted = network.sequence(
-        [(1.0 - share) * shown + share * noise],
+        [(1.0 - share) * x + share * drawn for x, drawn in zip(shown, noise, strict=True)],
         joints.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
         condition.unflatten(0, (rows, chunks)),  # type: ignore[no-untyped-call]
         level,
+        shown if network.config.kv == "clean" else None,
     )
+    errors = [(made - x).square().mean() for made, x in zip(predicted, clean, strict=True)]
     return Losses(
-        action=(predicted[0] - clean).square().mean(),
+        action=errors[0],
         locate=locator(condition, batch.targets.flatten(0, 1)),
+        frame=errors[1] if len(errors) > 1 else None,
     )

@@ -10,14 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from physis_core.learn.dataset import EpisodeSet, SamplingConfig, expert_actions
 from physis_core.learn.resumable import run
-from physis_core.learn.train import TrainConfig, Trainer
+from physis_core.learn.train import Levels, TrainConfig, Trainer
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
-from physis_core.types import UserError
+from physis_core.types import KVMode, UserError
 
 torch.set_num_threads(1)
 SAMPLING = SamplingConfig(chunks=3, action_steps=2, lookahead_max_s=0.3)
@@ -55,9 +55,30 @@ def write_episodes(folder: Path, episodes: int = 3, frames: int = 30) -> list[Pa
     return files
 
 
-def trainer(files: list[Path], steps: int, held_out: list[Path] | None = None) -> Trainer:
+def write_foreseen(files: list[Path], moments: int = 25) -> list[Path]:
+    """Latents of one token that say where the first joint is bound to be."""
+    out = []
+    for path in files:
+        expert = load_file(path)["expert"]
+        made = path.with_name(path.name.replace("episode", "foreseen"))
+        latents = np.repeat(expert[:moments, 6, :1, None], 2, axis=2)
+        ahead_s = np.full(moments, 0.2, np.float32)
+        save_file({"latents": latents.astype(np.float16), "lookahead_s": ahead_s}, made)
+        out.append(made)
+    return out
+
+
+def trainer(
+    files: list[Path],
+    steps: int,
+    held_out: list[Path] | None = None,
+    foreseen: list[Path] | None = None,
+    kv: KVMode = "noisy",
+    levels: Levels = "schedule",
+    single_share: float = 0.0,
+) -> Trainer:
     """Where nothing is held out, nothing is validated: any episodes will do."""
-    data = EpisodeSet(files)
+    data = EpisodeSet(files, foreseen)
     config = TinyConfig(
         joint_names=data.joint_names,
         camera_names=data.camera_names,
@@ -75,13 +96,24 @@ def trainer(files: list[Path], steps: int, held_out: list[Path] | None = None) -
         heads=2,
         ffn=32,
         window_chunks=3,
+        kv=kv,
+        frame_tokens=0 if foreseen is None else 1,
+        frame_channels=0 if foreseen is None else 2,
     )
     return Trainer(
-        TrainConfig(steps=steps, rows=4, warmup_steps=5, save_every=10, learning_rate=1e-2),
+        TrainConfig(
+            steps=steps,
+            rows=4,
+            warmup_steps=5,
+            save_every=60,
+            learning_rate=1e-2,
+            levels=levels,
+            single_share=single_share,
+        ),
         config,
         SAMPLING,
         data,
-        EpisodeSet(held_out or files),
+        EpisodeSet(held_out or files, foreseen),
     )
 
 
@@ -118,6 +150,51 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> 
         torch.testing.assert_close(resumed.network.state_dict()[name], value)
     with pytest.raises(UserError, match="other settings"):
         trainer(files, steps=9).load_state(state)
+
+
+@pytest.mark.parametrize("kv", ["noisy", "clean"])
+def test_actions_and_pictures_are_learned_together(kv: KVMode, tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    training = trainer(files, 120, foreseen=write_foreseen(files), kv=kv, levels="any")
+    out = tmp_path / "wam.safetensors"
+    found = run(training, out, tmp_path / "state")
+    assert len(training.labels) == len(training.history[0]) == 3
+    history = np.array(training.history)
+    assert history[-20:, 0].mean() < 0.5 * history[:20, 0].mean()
+    assert history[-20:, 2].mean() < 0.7 * history[:20, 2].mean()
+    assert found.keys() == {"action_rad", "locate_m", "frame_latent"}
+    assert checkpoint.read_config(out).kv == kv
+
+
+def test_noisy_and_clean_kv_do_not_differ_while_chunks_have_no_history(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    foreseen = write_foreseen(files)
+    noisy, clean = (
+        trainer(files, 4, foreseen=foreseen, kv=kv, single_share=0.5) for kv in ("noisy", "clean")
+    )
+    for _ in range(2):
+        noisy.advance()
+        clean.advance()
+    for name, value in noisy.network.state_dict().items():
+        assert torch.equal(value, clean.network.state_dict()[name]), name
+    noisy.advance()
+    clean.advance()
+    assert noisy.history[-1] != clean.history[-1]
+
+
+def test_lookaheads_are_those_that_the_pictures_were_made_for(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path, frames=30)
+    data = EpisodeSet(files, write_foreseen(files, moments=20))
+    for seed in range(5):
+        batch = data.sample(SAMPLING, 8, np.random.default_rng(seed), augment=False)
+        torch.testing.assert_close(batch.lookahead_s, torch.full((8, 3, 1), 0.2))
+        assert batch.frames is not None
+        # Both stand for capture + 0.3 s: a latent, and the label of 0.2 s + 2 steps of 0.05 s.
+        between = batch.actions[:, :, 1, 0] - batch.actions[:, :, 0, 0]
+        later = batch.actions[:, :, 1, 0] + between
+        torch.testing.assert_close(batch.frames[:, :, 0, 0], later, rtol=0, atol=6e-3)
+    with pytest.raises(UserError, match="foreseen"):
+        EpisodeSet(files, [])
 
 
 @given(ahead_s=st.floats(0.0, 1.2), first=st.floats(-3.0, 3.0), speed=st.floats(-2.0, 2.0))
