@@ -40,7 +40,7 @@ def optimum(
     for i, request in enumerate(requests):
         profile = admission.models[request.model]
         options = []
-        for p, plan in enumerate(admission.groupings(request.model, request.slo)):
+        for p, plan in enumerate(admission.groupings(request.model, request.slo, pool)):
             option = model.NewBoolVar(f"y{i}_{p}")
             options.append(option)
             for rank in range(plan.partition.ranks):

@@ -18,7 +18,7 @@ from physis_core.plan.grouping import Plan, Planner
 from physis_core.plan.partition import Partition
 from physis_core.plan.placement import Placement, Shortage
 from physis_core.plan.profile import ModelProfile
-from physis_core.plan.requests import Admitted, Policy, StreamRequest
+from physis_core.plan.requests import Admitted, NoPlace, Place, Policy, StreamRequest
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
 from physis_core.sim.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
@@ -43,7 +43,9 @@ class Admission:
     admitted: dict[str, Admitted] = field(default_factory=dict)
     placement: Placement = field(init=False)
     _placed: dict[str, PlacedStream] = field(init=False, default_factory=dict)
-    _groupings: dict[tuple[str, float, float], list[Plan]] = field(init=False, default_factory=dict)
+    _groupings: dict[tuple[str, float, float, int], list[Plan]] = field(
+        init=False, default_factory=dict
+    )
     _run_costs: RunCosts = field(init=False)
     _smallest: RankDemand | None = field(init=False, default=None)
 
@@ -67,7 +69,7 @@ class Admission:
             }
         # No decision waits for a table.
         for name, planner in self.planners.items():
-            for devices in range(1, self._most_devices(name) + 1):
+            for devices in range(1, self._most_devices(name, self.pool) + 1):
                 planner.candidates(devices)
 
     # -- the door ---------------------------------------------------------------------------------
@@ -78,19 +80,26 @@ class Admission:
             raise UserError("model", request.model, f"one of {', '.join(self.models)}")
         if request.stream_id in self.admitted:
             raise UserError("stream_id", request.stream_id, "is open already")
-        groupings = self.groupings(request.model, request.slo)
-        if not groupings:
+        if not self.groupings(request.model, request.slo, self.pool):
             return no_grouping(self, request)
+        decision = self.decide(request, self.placement)
+        if isinstance(decision, Place):
+            self._enter(decision.admitted, decision.demands)
+            return decision.admitted
+        advice = nearest(self, request) if self.policy.advise else ""
+        return refusal(self.pool, decision.shortage, decision.verdict, advice)
+
+    def decide(self, request: StreamRequest, placement: Placement) -> Place | NoPlace:
+        """What `request` does, in this state of the pool or of a wider one. Nothing changes."""
+        groupings = self.groupings(request.model, request.slo, placement.pool)
         shortage: Shortage | None = None
-        found: list[tuple[float, int, Admitted, tuple[RankDemand, ...]]] = []
+        found: list[tuple[float, int, Place]] = []
         preferred = self.preferred.get(request.model)
-        if preferred is not None:
+        if preferred is not None and groupings:
             groupings = [groupings[preferred % len(groupings)], *groupings]
         for number, plan in enumerate(groupings):
-            demands = self.placement.tables.demands(
-                request.model, plan.partition, request.slo.period_s
-            )
-            devices = self.placement.find(
+            demands = self.demands_of(request, plan.partition)
+            devices = placement.find(
                 demands,
                 discrepancies=self.policy.discrepancies,
                 nodes=max(self.policy.nodes, len(demands) + 8),
@@ -100,20 +109,18 @@ class Admission:
                     shortage = devices
                 continue
             admitted = Admitted(request=request, plan=plan, devices=devices)
-            growth = self.placement.growth(demands, devices)
-            found.append((round(growth, 6), number, admitted, demands))
+            growth = placement.growth(demands, devices)
+            found.append((round(growth, 6), number, Place(admitted=admitted, demands=demands)))
             if preferred is not None or len(found) == self.policy.compared:
                 break
         verdict: Verdict | None = None
         # The one that leaves most for others; of equal ones the one with the fewest devices.
         ranked = sorted(found, key=lambda entry: entry[:2])[: self.policy.verifications]
-        for _, _, admitted, demands in ranked:
-            verdict = self._verify(admitted)
+        for _, _, place in ranked:
+            verdict = self._verify(place.admitted, placement.pool)
             if verdict is None or verdict.kept:
-                self._enter(admitted, demands)
-                return admitted
-        advice = nearest(self, request) if self.policy.advise else ""
-        return refusal(self.pool, shortage, verdict, advice)
+                return place
+        return NoPlace(shortage=shortage, verdict=verdict)
 
     def request_at(
         self, request: StreamRequest, partition: Partition, devices: Sequence[int]
@@ -144,7 +151,7 @@ class Admission:
         shortage = self.placement.over(set(devices))
         self.placement.remove(request.stream_id)
         admitted = Admitted(request=request, plan=plan, devices=tuple(devices))
-        verdict = self._verify(admitted) if shortage is None else None
+        verdict = self._verify(admitted, self.pool) if shortage is None else None
         if shortage is None and (verdict is None or verdict.kept):
             return admitted
         return refusal(self.pool, shortage, verdict)
@@ -174,15 +181,15 @@ class Admission:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def groupings(self, model: str, slo: Slo) -> list[Plan]:
-        """Groupings that keep the SLO by themselves, smallest first."""
-        key = (model, slo.period_s, slo.max_response_s)
+    def groupings(self, model: str, slo: Slo, pool: Pool) -> list[Plan]:
+        """Groupings that keep the SLO by themselves in this pool, smallest first."""
+        most = self._most_devices(model, pool)
+        key = (model, slo.period_s, slo.max_response_s, most)
         known = self._groupings.get(key)
         if known is None:
             planner = self.planners[model]
             usable = slo.period_s * (1.0 - self.policy.margin)
             known = []
-            most = self._most_devices(model)
             devices, least = 1, 0
             while devices <= most and len(known) < self.policy.groupings:
                 fitting = planner.fitting(devices, usable, slo.max_response_s)
@@ -199,9 +206,9 @@ class Admission:
             self._groupings[key] = known
         return known
 
-    def _most_devices(self, model: str) -> int:
+    def _most_devices(self, model: str, pool: Pool) -> int:
         """Ranks of the finest grouping that is tried; several may stand on one device."""
-        most = min(self.policy.most_devices, self.pool.devices)
+        most = min(self.policy.most_devices, pool.devices)
         return max(most, self.models[model].blocks)
 
     def _appetite(self, plan: Plan, slo: Slo) -> float:
@@ -216,7 +223,7 @@ class Admission:
             if self._smallest is None or demand.bytes < self._smallest.bytes:
                 self._smallest = demand
 
-    def _verify(self, newcomer: Admitted) -> Verdict | None:
+    def _verify(self, newcomer: Admitted, pool: Pool) -> Verdict | None:
         """Simulate the newcomer with all who share a device with it, directly or not."""
         if not self.policy.verify:
             return None
@@ -224,7 +231,7 @@ class Admission:
         return keeps_slo(
             component(streams, newcomer.request.stream_id),
             self._run_costs,
-            self.pool,
+            pool,
             shared_stretch=1.0 + self.policy.shared_overhead,
             periods=self.policy.verify_periods,
             eager_batching=self.policy.eager_batching,

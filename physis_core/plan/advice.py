@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from physis_core.plan.placement import Placement, Shortage
-from physis_core.plan.requests import StreamRequest
+from physis_core.plan.requests import NoPlace, StreamRequest
 from physis_core.plan.topology import Pool
 from physis_core.types import Refused
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 LONGER = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Periods that are tried as advice, in multiples of what was asked."""
+NOTHING_NEAR = "no longer period or larger pool within reach"
 
 
 def refusal(
@@ -67,47 +70,72 @@ def no_grouping(admission: Admission, request: StreamRequest) -> Refused:
     bound_s = request.slo.max_response_s
     soonest_s = min(plan.relaxed_response_s for plan in table)
     if soonest_s > bound_s:
-        return too_slow(soonest_s, bound_s)
+        return replace(
+            too_slow(soonest_s, bound_s), nearest=_longer_response(admission, request, soonest_s)
+        )
     best = min(table, key=lambda plan: plan.interval_s)
-    period_s = best.interval_s / (1.0 - policy.margin)
     return Refused(
         reason=f"no grouping over up to {most} devices keeps {request.slo.explain()}",
         short_resource="time",
         device="the slowest rank",
-        nearest=f"period {period_s * 1e3:.4g} ms on {best.devices} devices",
+        nearest=_longer_period(
+            admission, request, best.interval_s / (1.0 - policy.margin), (1.0, *LONGER)
+        )
+        or NOTHING_NEAR,
     )
 
 
 def nearest(admission: Admission, request: StreamRequest) -> str:
-    """The smallest of a row of longer periods, and of larger pools, at which placement succeeds."""
-    parts = []
-    for factor in LONGER:
-        slo = request.slo.with_period(request.slo.period_s * factor)
-        if _places(admission, replace(request, slo=slo), admission.placement):
-            parts.append(f"period {slo.period_s * 1e3:.4g} ms")
-            break
-    more = _more_devices(admission, request)
-    if more is not None:
-        parts.append(f"{admission.pool.devices + more} devices")
-    return " or ".join(parts) if parts else "no longer period or larger pool within reach"
+    """The smallest of a row of longer periods, and of larger pools, at which the stream would be
+    admitted: by the very decision that refused it, simulation included.
+    """
+    parts = (
+        _longer_period(admission, request, request.slo.period_s, LONGER),
+        _more_devices(admission, request),
+    )
+    return " or ".join(part for part in parts if part) or NOTHING_NEAR
 
 
-def _more_devices(admission: Admission, request: StreamRequest) -> int | None:
-    """Fewest further devices that take the whole stream by themselves, beside what is free now."""
-    groupings = admission.groupings(request.model, request.slo)
-    if not groupings:
-        return None
-    most = min(plan.devices for plan in groupings)
-    for more in range(1, most + 1):
-        if _places(admission, request, admission.placement.widened(more)):
-            return more
-    return most
+def _longer_period(
+    admission: Admission, request: StreamRequest, period_s: float, factors: Sequence[float]
+) -> str:
+    for factor in factors:
+        slo = request.slo.with_period(_rounded_up(period_s * factor))
+        if _admits(admission, replace(request, slo=slo), admission.placement):
+            return f"period {slo.period_s * 1e3:.4g} ms"
+    return ""
 
 
-def _places(admission: Admission, request: StreamRequest, placement: Placement) -> bool:
-    for plan in admission.groupings(request.model, request.slo)[:3]:
+def _rounded_up(seconds: float) -> float:
+    """To four digits, so that what is printed is what was tried."""
+    unit = 10.0 ** (math.floor(math.log10(seconds)) - 3)
+    return math.ceil(seconds / unit * (1.0 - 1e-12)) * unit
+
+
+def _longer_response(admission: Admission, request: StreamRequest, soonest_s: float) -> str:
+    """What is the soonest alone may take longer between others, or at this period."""
+    for factor in (1.0, *LONGER):
+        slo = replace(request.slo, max_response_s=_rounded_up(soonest_s * factor))
+        if _admits(admission, replace(request, slo=slo), admission.placement):
+            return f"response {slo.max_response_s * 1e3:.4g} ms"
+    return NOTHING_NEAR
+
+
+def _more_devices(admission: Admission, request: StreamRequest) -> str:
+    """Fewest further devices, beside what is free now; at most what takes the stream alone."""
+    groupings = admission.groupings(request.model, request.slo, admission.pool)
+    for more in range(1, min((plan.devices for plan in groupings), default=0) + 1):
+        wider = admission.placement.widened(more)
+        if _admits(admission, request, wider):
+            return f"{wider.pool.devices} devices"
+    return ""
+
+
+def _admits(admission: Admission, request: StreamRequest, placement: Placement) -> bool:
+    """Whether the door would let it in. A quick placement first: most candidates fail there."""
+    for plan in admission.groupings(request.model, request.slo, placement.pool)[:3]:
         demands = admission.demands_of(request, plan.partition)
         found = placement.find(demands, discrepancies=0, nodes=len(demands) + 1)
         if not isinstance(found, Shortage):
-            return True
+            return not isinstance(admission.decide(request, placement), NoPlace)
     return False

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from physis_core.plan.demands import RankDemand
 from physis_core.plan.grouping import Plan
-from physis_core.plan.placement import Fit
+from physis_core.plan.placement import Fit, Shortage
 from physis_core.plan.slo import Slo
-from physis_core.sim.coarse import PlacedStream
+from physis_core.sim.coarse import PlacedStream, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,22 @@ class Admitted:
             priority=self.request.priority,
             max_response_s=self.request.slo.max_response_s,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stream would stand, as placement found it and simulation confirmed it."""
+
+    admitted: Admitted
+    demands: tuple[RankDemand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlace:
+    """What placement missed, or else what failed in simulation."""
+
+    shortage: Shortage | None
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
 from physis_core.plan.profile import BlockCost, ModelProfile
+from physis_core.plan.requests import Place
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
 from physis_core.types import Refused, UserError
@@ -105,3 +108,35 @@ def test_names_are_checked() -> None:
     door.request(ask("x"))
     with pytest.raises(UserError, match="open already"):
         door.request(ask("x"))
+
+
+@pytest.mark.parametrize("memory", [60.0, 1e9])
+@pytest.mark.parametrize("period_s", [0.12, 0.15, 0.4])
+def test_what_a_refusal_offers_is_admitted(memory: float, period_s: float) -> None:
+    door = admission(memory=memory)
+    count = 0
+    while isinstance(outcome := door.request(ask(f"s{count}", period_s=period_s)), Admitted):
+        count += 1
+        assert count < 60
+    offers = re.findall(r"([\d.]+) (ms|devices)", outcome.nearest)
+    assert offers
+    for number, unit in offers:
+        if unit == "ms":
+            longer = ask("late", period_s=float(number) / 1e3)
+            assert isinstance(door.decide(longer, door.placement), Place)
+            assert float(number) / 1e3 > period_s
+        else:
+            wider = door.placement.widened(int(number) - 2)
+            assert isinstance(door.decide(ask("late", period_s=period_s), wider), Place)
+
+
+@pytest.mark.parametrize("slo", [{"period_s": 0.001}, {"period_s": 1.0, "max_response_s": 0.01}])
+def test_what_is_offered_for_an_impossible_slo_is_admitted(slo: dict[str, float]) -> None:
+    door = admission()
+    refused = door.request(ask("s", **slo))
+    assert isinstance(refused, Refused)
+    found = re.search(r"(period|response) ([\d.]+) ms", refused.nearest)
+    assert found is not None
+    field = {"period": "period_s", "response": "max_response_s"}[found[1]]
+    offered = ask("s", **{**slo, field: float(found[2]) / 1e3})
+    assert isinstance(door.request(offered), Admitted)
