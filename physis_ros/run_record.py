@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from physis_core.arm.outcome import Rule, StaysNear
+from physis_core.arm.tasks import make_task
 from physis_core.observe.framelog import read_frames
 from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.report import RunTables, build_report
@@ -99,16 +101,25 @@ def report_of(
 
 
 def task_of(arm: RowTable, *, from_s: float) -> dict[str, Any]:
-    """How well the arm followed, beside an arm that stands still on the same target path."""
+    """How well the arm did, beside an arm that stands still on the same target path.
+
+    A task that is over once it is done is judged by its own rule, from its beginning on.
+    """
     rows = arm["t_s"] >= from_s
     if not rows.any():
         raise UserError("run", "arm.rows", "holds nothing of the steady state")
     error, still = arm["error_m"][rows], arm["still_error_m"][rows]
-    travel = float(np.ptp(joint_paths(arm, "q")[rows], axis=0).max())
     share = float(error.mean() / still.mean())
+    name = str(arm.meta.get("task", "follow"))
+    rule = make_task(name, 0).rule
+    # Such a task may be done before the steady state begins.
+    played = rows if isinstance(rule, StaysNear) else arm["task_t_s"] > 0.0
+    if not played.any():
+        raise UserError("run", "arm.rows", "the task never began")
+    travel = float(np.ptp(joint_paths(arm, "q")[played], axis=0).max())
     return {
-        "name": str(arm.meta.get("task", "follow")),
-        "success": bool(share <= SUCCESS_SHARE_OF_STILL),
+        "name": name,
+        **_success(arm, rule, played, share),
         "error_m_mean": float(error.mean()),
         "error_m_p50": float(np.median(error)),
         "error_m_p99": float(np.percentile(error, 99)),
@@ -117,6 +128,24 @@ def task_of(arm: RowTable, *, from_s: float) -> dict[str, Any]:
         "jerk_rad_s3": jerk_of(arm, rows),
         "moved": bool(travel > MOVED_RAD),
         "limit_violations": int(np.count_nonzero(arm["limit"][rows])),
+    }
+
+
+def _success(
+    arm: RowTable, rule: Rule, played: npt.NDArray[np.bool_], share: float
+) -> dict[str, Any]:
+    if isinstance(rule, StaysNear):
+        return {"success": bool(share <= SUCCESS_SHARE_OF_STILL)}
+    columns = (arm[name][played] for name in ("task_t_s", "error_m", "still_error_m"))
+    try:
+        found = rule.judge(*columns)
+    except ValueError as error:
+        raise UserError("run", "arm.rows", str(error)) from error
+    return {
+        "success": found.success,
+        "success_means": rule.says,
+        "time_to_success_s": found.time_s,
+        "error_m_end": found.error_m,
     }
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from physis_core.observe.framelog import FrameLog
 from physis_core.observe.report import BUFFER_CHUNK_COLUMNS, BUFFER_SERVO_COLUMNS
-from physis_core.observe.rowlog import RowLog
+from physis_core.observe.rowlog import RowLog, read_rows
 from physis_core.types import UserError
-from physis_ros.run_record import read_run, report_of
+from physis_ros.run_record import read_run, report_of, task_of
 
 MS = 1e6
 SAFETY = {
@@ -105,3 +105,20 @@ def test_a_run_in_which_nothing_was_played(run: Path) -> None:
     servo.close()
     with pytest.raises(UserError, match="no action was ever played"):
         _ = read_run(run).warmup_s
+
+
+def test_a_task_that_is_done_at_once_is_judged_from_its_beginning(tmp_path: Path) -> None:
+    columns = ("t_s", "task_t_s", "q0", "cmd0", "error_m", "still_error_m", "limit")
+    arm = RowLog(tmp_path / "arm.rows", dict.fromkeys(columns, ""), meta={"task": "reach"})
+    for i in range(1000):
+        t_s = 0.01 * i
+        # The task's clock starts after 2 s; the arm is there half a second later and rests.
+        task_s = max(0.0, t_s - 2.0)
+        way = min(1.0, task_s / 0.5)
+        arm.append(t_s, task_s, 0.4 * way, 0.4 * way, 0.2 * (1.0 - way), 0.2, 0)
+    arm.close()
+    task = task_of(read_rows(tmp_path / "arm.rows"), from_s=4.0)
+    assert task["success"] and task["moved"]
+    assert task["time_to_success_s"] == pytest.approx(0.45, abs=0.02)
+    assert task["error_m_end"] == pytest.approx(0.0)
+    assert "20 mm" in task["success_means"]
