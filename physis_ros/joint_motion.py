@@ -152,6 +152,21 @@ def end_accelerations(
     return rise - (4.0 * v0 + 2.0 * v1) / step_s, (2.0 * v0 + 4.0 * v1) / step_s - rise
 
 
+def cubic_bounds(q0: Floats, v0: Floats, q1: Floats, v1: Floats, step: Floats) -> SegmentPeaks:
+    """Bounds of what `cubic_peaks` finds, at a third of the time: a cubic lies within the hull of
+    its Bezier points, and its velocity within that of the velocity's (G. Farin, Curves and Surfaces
+    for CAGD, the convex hull property). The accelerations are the same."""
+    a0, a1 = end_accelerations(q0, v0, q1, v1, step)
+    third = step / 3.0
+    leaves, reaches = q0 + third * v0, q1 - third * v1
+    return SegmentPeaks(
+        lowest=np.minimum(np.minimum(q0, q1), np.minimum(leaves, reaches)),
+        highest=np.maximum(np.maximum(q0, q1), np.maximum(leaves, reaches)),
+        speed=np.maximum(np.maximum(np.abs(v0), np.abs(v1)), np.abs(reaches - leaves) / third),
+        acceleration=np.maximum(np.abs(a0), np.abs(a1)),
+    )
+
+
 def cubic_peaks(q0: Floats, v0: Floats, q1: Floats, v1: Floats, step: Floats) -> SegmentPeaks:
     """The extremes of cubics from (q0, v0) to (q1, v1), rows that broadcast; `step` [rows, 1]."""
     a0, a1 = end_accelerations(q0, v0, q1, v1, step)

@@ -18,7 +18,13 @@ import numpy as np
 
 from physis_ros.controller_belief import Arrivals
 from physis_ros.joint_limits import RobotLimits
-from physis_ros.joint_motion import Floats, JointMotion, cubic_peaks, end_accelerations
+from physis_ros.joint_motion import (
+    Floats,
+    JointMotion,
+    cubic_bounds,
+    cubic_peaks,
+    end_accelerations,
+)
 
 # First points that are tried, so long after the latest arrival: the earliest that fits is nearest
 # to what was commanded.
@@ -55,11 +61,13 @@ def join(
 ) -> Join | None:
     """The earliest of `firsts_s` at which the whole command can be joined; else the largest share
     of it at any; None where nothing fits."""
+    for first_s in firsts_s.tolist():
+        position, velocity = command.state(first_s)
+        if _fits(arrivals, first_s, position, velocity, limits):
+            return Join(first_s=first_s, position=position, velocity=velocity, share=1.0)
     best: Join | None = None
     for first_s in firsts_s.tolist():
-        found = _join_at(command, believed, arrivals, limits, first_s)
-        if found is not None and found.share == 1.0:
-            return found
+        found = _join_part_at(command, believed, arrivals, limits, first_s)
         if found is not None and (best is None or found.share > best.share):
             best = found
     return best
@@ -102,7 +110,19 @@ def _rest_position(
     return np.clip(np.clip(middle, np.array(limits.lower), np.array(limits.upper)), lowest, highest)
 
 
-def _join_at(
+def _fits(
+    arrivals: Arrivals, first_s: float, position: Floats, velocity: Floats, limits: RobotLimits
+) -> bool:
+    """Whether every way to this point is within the limits."""
+    way = (first_s - arrivals.at_s)[:, None]
+    most = np.array(limits.acceleration) * (1.0 + _TOLERANCE)
+    ends = end_accelerations(arrivals.positions, arrivals.velocities, position, velocity, way)
+    return all(bool((np.abs(end) <= most).all()) for end in ends) and _stays_within(
+        arrivals, first_s, position, velocity, limits
+    )
+
+
+def _join_part_at(
     command: JointMotion,
     believed: JointMotion,
     arrivals: Arrivals,
@@ -156,22 +176,22 @@ def _stays_within(
     limits: RobotLimits,
 ) -> bool:
     """Speed and position on every way to the first point."""
-    shape = arrivals.positions.shape
-    peaks = cubic_peaks(
-        arrivals.positions,
-        arrivals.velocities,
-        np.broadcast_to(position, shape),
-        np.broadcast_to(velocity, shape),
-        (first_s - arrivals.at_s)[:, None],
-    )
     # A robot that stands beyond a limit may come back, and go no further.
     lower = np.minimum(np.array(limits.lower), arrivals.positions) - _POSITION_TOLERANCE
     upper = np.maximum(np.array(limits.upper), arrivals.positions) + _POSITION_TOLERANCE
     fastest = np.maximum(
         np.array(limits.velocity) * (1.0 + _TOLERANCE), np.abs(arrivals.velocities)
     )
-    return bool(
-        (peaks.speed <= fastest).all()
-        and (peaks.lowest >= lower).all()
-        and (peaks.highest <= upper).all()
+    way = (first_s - arrivals.at_s)[:, None]
+    # What keeps within the bounds need not be looked at more closely.
+    return any(
+        bool(
+            (peaks.speed <= fastest).all()
+            and (peaks.lowest >= lower).all()
+            and (peaks.highest <= upper).all()
+        )
+        for peaks in (
+            look(arrivals.positions, arrivals.velocities, position, velocity, way)
+            for look in (cubic_bounds, cubic_peaks)
+        )
     )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from physis_ros.joint_limits import RobotLimits
-from physis_ros.joint_motion import segment_peaks
+from physis_ros.joint_motion import cubic_bounds, segment_peaks
 from physis_ros.trajectory_tail import braking_tail
 
 Floats = npt.NDArray[np.float64]
@@ -202,8 +202,18 @@ def check_limits(trajectory: CheckedTrajectory, limits: RobotLimits) -> LimitChe
     times = np.concatenate([trajectory.times_s, [trajectory.times_s[-1] + 1.0]])
     positions = np.concatenate([trajectory.positions, trajectory.positions[-1:]])
     velocities = np.concatenate([trajectory.velocities, trajectory.velocities[-1:]])
-    peaks = segment_peaks(times, positions, velocities)
     lower, upper = np.array(limits.lower), np.array(limits.upper)
+    bounds = cubic_bounds(
+        positions[:-1], velocities[:-1], positions[1:], velocities[1:], np.diff(times)[:, None]
+    )
+    if (
+        (bounds.lowest >= lower - _POSITION_TOLERANCE).all()
+        and (bounds.highest <= upper + _POSITION_TOLERANCE).all()
+        and (bounds.speed <= np.array(limits.velocity) * (1.0 + _RELATIVE_TOLERANCE)).all()
+        and (bounds.acceleration <= np.array(limits.acceleration)).all()
+    ):
+        return LimitCheck(violation=None)
+    peaks = segment_peaks(times, positions, velocities)
     for limit, most, over in (
         (lower, peaks.lowest, peaks.lowest < lower - _POSITION_TOLERANCE),
         (upper, peaks.highest, peaks.highest > upper + _POSITION_TOLERANCE),

@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from physis_ros.joint_motion import JointMotion, hermite, segment_peaks
+from physis_ros.joint_motion import (
+    JointMotion,
+    cubic_bounds,
+    cubic_peaks,
+    hermite,
+    segment_peaks,
+)
 
 values = hnp.arrays(np.float64, 4, elements=st.floats(-5.0, 5.0, allow_nan=False))
 
@@ -18,6 +24,18 @@ def test_no_sample_of_a_cubic_passes_its_peaks(corners, step_s):
         position, velocity = hermite(q0, v0, q1, v1, step_s, share * step_s)
         assert peaks.lowest[0, 0] - 1e-9 <= position[0] <= peaks.highest[0, 0] + 1e-9
         assert abs(velocity[0]) <= peaks.speed[0, 0] + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(values, st.floats(0.01, 2.0))
+def test_the_quick_bounds_of_a_cubic_hold_its_peaks(corners, step_s):
+    cubic = [np.array([[value]]) for value in corners]
+    bounds = cubic_bounds(*cubic, np.array([[step_s]]))
+    peaks = cubic_peaks(*cubic, np.array([[step_s]]))
+    assert bounds.lowest <= peaks.lowest + 1e-9
+    assert bounds.highest >= peaks.highest - 1e-9
+    assert bounds.speed >= peaks.speed - 1e-9
+    assert np.array_equal(bounds.acceleration, peaks.acceleration)
 
 
 @settings(max_examples=100, deadline=None)
