@@ -9,14 +9,15 @@ from the commanded motion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
 import yaml
 
 from physis_core.learn.playing import Chunk
+from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
 from physis_ros.chunk_timeline import ChunkTimeline
 from physis_ros.joint_limits import RobotLimits
@@ -24,11 +25,15 @@ from physis_ros.robot_place import RobotPlace
 from physis_ros.safety_checks import CommandedTrajectory
 from physis_ros.safety_filter import SafetyFilter
 from physis_ros.safety_types import Instant, SafetyConfig
+from physis_ros.safety_verdict import Verdict
 from physis_ros.stack.share import share_directory
 from physis_ros.timed_chunk import IncomingChunk, RefusedChunk
 from physis_ros.timeline_types import TimelineConfig
 
 SOURCE = "model"
+COUNTED = ("trips", "accepted", "limited", "rejected")
+"""`limited`: slowed down."""
+
 COMMANDED_PERIOD_S = 0.02
 """safety_node says 50 times a second where the robot is commanded to be."""
 
@@ -62,6 +67,7 @@ class RobotSidePlayer:
         self._offered = 0
         self._told_s = -_ZERO_S
         self._looked = False
+        self._verdict = Verdict.HOLD
         self.refused: list[str] = []
         """Why, one line for each chunk that the timeline refused."""
         self.rebases = 0
@@ -76,9 +82,13 @@ class RobotSidePlayer:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What safety made of the windows: accepted, limited (slowed down), rejected."""
-        counts = self._filter.counts
-        return {name: getattr(counts, name) for name in ("accepted", "limited", "rejected")}
+        """What safety made of the windows, by COUNTED."""
+        return {name: getattr(self._filter.counts, name) for name in COUNTED}
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the newest tick."""
+        return self._verdict
 
     def offer(self, chunk: Chunk, now_s: float) -> None:
         if not self._looked:
@@ -107,7 +117,9 @@ class RobotSidePlayer:
         self._filter.joints.see(
             self._names, self._position.tolist(), [], now.steady_s, stamp_ns=_ns(t_s)
         )
-        if self._filter.tick(now).forward is not None:
+        tick = self._filter.tick(now)
+        self._verdict = tick.finding.verdict
+        if tick.forward is not None:
             self._filter.handover.taken(now.motion_s)
         self._looked = True
         state = self._filter.commanded(now)
@@ -150,6 +162,22 @@ class RobotSidePlayer:
         self._place.rebased()
         if self._timeline.rebase(position, velocity, _ns(t_s), keep_newest=True):
             self._hand_off(t_s)
+
+
+def side_figures(players: Sequence[RobotSidePlayer], settle_s: float) -> dict[str, Any]:
+    """What a report says of the robot's side: action age at the servo [ms] and underruns after
+    settling, and what safety did in the whole."""
+    ages_ms = [1e3 * age_s for p in players for at_s, age_s in p.ages_s if at_s > settle_s]
+    worst = max((player.verdict for player in players), default=Verdict.OK)
+    return {
+        "servo_age_ms": asdict(percentiles_of(ages_ms)),
+        "underruns": sum(at_s > settle_s for p in players for at_s in p.underruns),
+        "dropped": sum(len(player.refused) for player in players),
+        "safety": {
+            "state": worst.name,
+            **{name: sum(p.counts[name] for p in players) for name in COUNTED},
+        },
+    }
 
 
 def robot_side(

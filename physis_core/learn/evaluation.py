@@ -172,14 +172,14 @@ def report(
         "output_interval_ms": _percentiles(nothing[1:] + 1e3 * config.period_s),
         "response_latency_ms": _percentiles(nothing + 1e3 * config.response_s),
         "action_age_ms": {
-            "handoff": _percentiles(nothing + 1e3 * config.lookahead_s),
+            "handoff": _percentiles(nothing + 1e3 * (config.lookahead_s + config.handover_s)),
             "servo": _percentiles(ages_ms),
         },
         "parts_ms": {
             "capture": _percentiles(nothing + 1e3 * config.observation_age_s),
             "queue": _percentiles(nothing),
             "response": _percentiles(nothing + 1e3 * config.response_s),
-            "handoff": _percentiles(nothing),
+            "handoff": _percentiles(nothing + 1e3 * config.handover_s),
         },
         "rates_hz": {
             "sensor": 1.0 / config.period_s,

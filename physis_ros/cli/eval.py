@@ -131,8 +131,9 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     from physis_core.learn.closed_loop import ClosedLoopConfig
     from physis_core.learn.evaluation import evaluate_fast
     from physis_core.model.inputs import read_model_inputs
+    from physis_core.types import Array
     from physis_ros.checkpoint_file import checkpoint_path
-    from physis_ros.robot_side_player import robot_side
+    from physis_ros.robot_side_player import RobotSidePlayer, robot_side, side_figures
 
     checkpoint = checkpoint_path(args.checkpoint)
     period_ms = args.period_ms
@@ -147,7 +148,17 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
         handover_s=(5.0 if args.handover_ms is None else args.handover_ms) / 1e3,
         period_s=period_ms / 1e3,
     )
-    report = evaluate_fast(checkpoint, config, robot_side())
+    make, players = robot_side(), []
+
+    def player(start: Array) -> RobotSidePlayer:
+        players.append(make(start))
+        return players[-1]
+
+    report = evaluate_fast(checkpoint, config, player)
+    side = side_figures(players, config.settle_s)
+    report["action_age_ms"]["servo"] = side.pop("servo_age_ms")
+    report.update(side)
+    _print_safety(report, console)
     _print(report, args.duration_s, console)
     return report
 
@@ -272,9 +283,13 @@ def _print_times(report: Mapping[str, Any], console: Any) -> None:
     from physis_core.observe.report import print_times
 
     print_times(report, console)
+    _print_safety(report, console)
+
+
+def _print_safety(report: Mapping[str, Any], console: Any) -> None:
     safety = report["safety"]
     console.print(
-        f"Safety: worst state {safety['state']}, trips {safety['trips']},"
+        f"Safety: worst state at an episode's end {safety['state']}, trips {safety['trips']},"
         f" slowed down {safety['limited']}, rejected {safety['rejected']}"
     )
 

@@ -8,7 +8,7 @@ import pytest
 from physis_core.arm.kinematics import HOME_RAD
 from physis_core.learn.playing import Chunk
 from physis_core.types import UserError
-from physis_ros.robot_side_player import robot_side
+from physis_ros.robot_side_player import robot_side, side_figures
 
 HOME = np.array(HOME_RAD)
 LEAD_S = 0.06
@@ -45,6 +45,10 @@ def test_it_stands_still_before_the_first_chunk_and_then_keeps_the_chunks_path()
     assert player.rebases == 0
     assert player.counts["accepted"] == 20
     assert player.counts["rejected"] == 0
+    figures = side_figures([player], 1.0)
+    assert figures["underruns"] == figures["dropped"] == 0
+    assert figures["safety"]["state"] == "OK"
+    assert figures["servo_age_ms"]["n"] > 50
     # A chunk counts from the hand-over on: capture, lookahead and lead before.
     ages_s = np.array([age_s for at_s, age_s in player.ages_s if at_s > 1.0])
     assert ages_s.min() >= 0.15 + LEAD_S - 0.011
