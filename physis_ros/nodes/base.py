@@ -153,15 +153,17 @@ class PhysisNode(LifecycleNode, Generic[P]):
         *,
         deadline: Callable[[Any], None] | None = None,
         liveliness: Callable[[Any], None] | None = None,
+        raw: bool = False,
     ) -> Subscription[Any]:
-        """Subscribe by the table; a publisher whose QoS does not fit is reported by policy name."""
+        """Subscribe by the table; a publisher whose QoS does not fit is reported by policy name.
+        With `raw` the callback gets the bytes of the message."""
         events = SubscriptionEventCallbacks(
             incompatible_qos=lambda event: self._report_qos(topic.name, "subscribe", event),
             deadline=deadline,
             liveliness=liveliness,
         )
         return self.create_subscription(
-            topic.type, topic.name, callback, topic.qos, event_callbacks=events
+            topic.type, topic.name, callback, topic.qos, event_callbacks=events, raw=raw
         )
 
     def publisher(self, topic: Topic) -> Publisher[Any]:

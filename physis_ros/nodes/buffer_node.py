@@ -96,9 +96,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             self.subscribe(SAFETY_COMMANDED_STATE, self._on_commanded),
             self.subscribe(JOINT_STATES, self._on_joints),
             # Raw: an observation is counted here, not read.
-            self.create_subscription(
-                OBSERVATION.type, OBSERVATION.name, self._on_observation, OBSERVATION.qos, raw=True
-            ),
+            self.subscribe(OBSERVATION, self._on_observation, raw=True),
         ]
 
     def activate(self) -> None:

@@ -107,6 +107,7 @@ class BufferNow:
             ("action age at servo tick", seen.action_age_servo_ms),
             ("capture", seen.capture_ms),
             ("queue", seen.queue_ms),
+            ("response", seen.response_ms),
             ("handoff", seen.handoff_ms),
         ):
             values[f"{name} [ms]"] = (
