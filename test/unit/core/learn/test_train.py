@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from physis_core.learn.dataset import EpisodeSet, SamplingConfig, expert_actions
 from physis_core.learn.resumable import run
-from physis_core.learn.train import Levels, TrainConfig, Trainer
+from physis_core.learn.train import Levels, TrainConfig, Trainer, begin_with
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.network import TinyNetwork
 from physis_core.types import KVMode, UserError
 
 torch.set_num_threads(1)
@@ -182,6 +185,26 @@ def test_noisy_and_clean_kv_do_not_differ_while_chunks_have_no_history(tmp_path:
     assert noisy.history[-1] != clean.history[-1]
 
 
+def test_a_policy_that_foresees_begins_with_one_that_does_not(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    plain, out = trainer(files, 4), tmp_path / "plain.safetensors"
+    plain.write(out, {})
+    both = trainer(files, 4, foreseen=write_foreseen(files))
+    own = {name: value.clone() for name, value in both.policy.state_dict().items()}
+    begin_with(both.policy, out)
+    _, begun = checkpoint.load(out)
+    for name, value in both.policy.state_dict().items():
+        if name == "place":
+            assert torch.equal(value[: len(begun["place"])], begun["place"])
+            assert torch.equal(value[len(begun["place"]) :], own["place"][len(begun["place"]) :])
+        else:
+            assert torch.equal(value, begun.get(name, own[name])), name
+    foreseeing = tmp_path / "both.safetensors"
+    both.write(foreseeing, {})
+    with pytest.raises(UserError, match="start"):
+        begin_with(plain.policy, foreseeing)
+
+
 def test_lookaheads_are_those_that_the_pictures_were_made_for(tmp_path: Path) -> None:
     files = write_episodes(tmp_path, frames=30)
     data = EpisodeSet(files, write_foreseen(files, moments=20))
@@ -217,3 +240,36 @@ def test_episodes_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     save_file({"images": np.zeros((2, 16, 16, 3), np.uint8)}, other, metadata={"physis": "{}"})
     with pytest.raises(UserError, match=r"other\.safetensors"):
         EpisodeSet([*files, other])
+
+
+def test_a_run_begins_with_the_weights_of_another_checkpoint_of_its_shape(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path)
+    first = trainer(files, steps=1)
+    out = tmp_path / "first.safetensors"
+    first.write(out, {})
+    second = trainer(files, steps=1)
+    with torch.no_grad():
+        for weight in second.policy.parameters():
+            weight.add_(1.0)
+    begin_with(second.policy, out)
+    kept = checkpoint.load(out)[1]
+    for name, value in second.policy.state_dict().items():
+        assert torch.equal(value, kept[name]), name
+    with pytest.raises(UserError, match="start: .*another shape"):
+        begin_with(TinyNetwork(replace(first.model, dim=32)), out)
+
+
+def test_goal_and_object_are_both_to_be_found_in_the_picture(tmp_path: Path) -> None:
+    files = write_episodes(tmp_path, episodes=2)
+    for path in files:
+        with safe_open(path, framework="np") as file:
+            note = file.metadata()
+        arrays = load_file(path)
+        arrays["object_positions"] = arrays["target_positions"] + 1.0
+        save_file(arrays, path, metadata=note)
+    places = EpisodeSet(files).episodes[0].target_positions
+    marks = load_file(files[0])["target_positions"]
+    assert places == pytest.approx(np.concatenate([marks[:, :2], marks[:, :2] + 1.0], axis=1))
+    training = trainer(files, steps=1)
+    training.advance()
+    assert training.step == 1
