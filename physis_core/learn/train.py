@@ -4,9 +4,9 @@
         --out checkpoints/physis_tiny_follow.safetensors
     python -m physis_core.learn.train --data runs/follow --episodes 160 \\
         --foresee checkpoints/physis_tiny_world.safetensors \\
-        --perception checkpoints/physis_tiny_follow.safetensors --levels any \\
-        --steps 1600 --single-share 0.625 --rows 4 \\
-        --out checkpoints/physis_tiny_wam.safetensors
+        --start checkpoints/physis_tiny_follow.safetensors \\
+        --perception checkpoints/physis_tiny_follow.safetensors \\
+        --levels any --steps 600 --rows 4 --rate 1e-3 --out checkpoints/physis_tiny_wam.safetensors
 
 records the episodes that are missing in the folder, and trains the checkpoint of the repository.
 
@@ -50,9 +50,8 @@ VALIDATION_BATCHES = 4
 PURE_NOISE_SHARE = 0.25
 """Of the sequences with `levels: any`: every chunk begins there, whatever the number of steps."""
 
-FRAME_WEIGHTS = (0.1, 0.5)
-"""Of foreseen pictures: while chunks have no history, and after. Actions come first: they are what
-moves the robot."""
+FRAME_WEIGHT = 0.5
+"""Of foreseen pictures: many numbers, and it is the actions that move the robot."""
 
 Levels = Literal["schedule", "any"]
 
@@ -123,8 +122,7 @@ class Trainer(ResumableTrainer):
 
     def losses(self, random: np.random.Generator) -> tuple[Tensor, tuple[Tensor, ...]]:
         rows, sampling = self.config.rows, self.sampling
-        single = self.step < self.config.single_share * self.config.steps
-        if single:
+        if self.step < self.config.single_share * self.config.steps:
             rows, sampling = self.config.single_rows, replace(sampling, chunks=1)
         batch = self.data.sample(sampling, rows, random, augment=True)
         level = self._levels(rows, random)
@@ -137,7 +135,7 @@ class Trainer(ResumableTrainer):
             wrong.append(off.reshape(batch.frames.shape))
         losses = sequence_losses(self.policy, self.locator, batch, level, noise, wrong)
         parts = (losses.action, losses.locate)
-        total = losses.total(FRAME_WEIGHTS[0 if single else 1])
+        total = losses.total(FRAME_WEIGHT)
         return total, parts if losses.frame is None else (*parts, losses.frame)
 
     def _levels(self, rows: int, random: np.random.Generator) -> Tensor:
@@ -226,11 +224,19 @@ def perception_of(path: Path) -> dict[str, Tensor]:
 def begin_with(network: TinyNetwork, path: Path) -> None:
     """Take the weights of this checkpoint; statistics and names stay those of the new data.
 
+    A network that denoises pictures may begin with a policy that does not: what only pictures need
+    keeps its own weights.
+
     Raises:
         UserError: no checkpoint, or one of another shape.
     """
     _, weights = checkpoint.load(path)
-    here = {name: tuple(value.shape) for name, value in network.state_dict().items()}
+    own = network.state_dict()
+    if network.config.frame_tokens and "part_in.frame.weight" not in weights:
+        # Places of the tokens in a chunk: those of the pictures come last.
+        weights["place"] = torch.cat((weights["place"], own["place"][len(weights["place"]) :]))
+        weights = {n: x for n, x in own.items() if n not in weights} | weights
+    here = {name: tuple(value.shape) for name, value in own.items()}
     there = {name: tuple(value.shape) for name, value in weights.items()}
     if here != there:
         other = min(name for name, _ in here.items() ^ there.items())
@@ -297,12 +303,17 @@ def main() -> int:
             for part in (slice(None, -train.held_out), slice(-train.held_out, None))
         )
         mean, std = data.position_statistics()
+        # A joint that hardly moves must not have its noise blown up to the size of the others.
+        std = np.maximum(std, 0.1 * std.max())
+        if args.start is not None and coder is not None:
+            # The same task: what its actions mean to the policy that it begins with stays as it is.
+            begun = checkpoint.read_config(args.start)
+            mean, std = np.array(begun.position_mean), np.array(begun.position_std)
         model = TinyConfig(
             joint_names=data.joint_names,
             camera_names=data.camera_names,
             position_mean=tuple(float(x) for x in mean),
-            # A joint that hardly moves must not have its noise blown up to the size of the others.
-            position_std=tuple(float(x) for x in np.maximum(std, 0.1 * std.max())),
+            position_std=tuple(float(x) for x in std),
             image_size=data.image_size,
             lookahead_max_s=pictures.lookahead_max_s,
             action_reference=args.reference,
