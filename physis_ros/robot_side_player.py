@@ -81,6 +81,10 @@ class RobotSidePlayer:
         return self._side.limits
 
     @property
+    def timeline_config(self) -> TimelineConfig:
+        return self._side.timeline
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """What safety made of the windows, by COUNTED."""
         return {name: getattr(self._filter.counts, name) for name in COUNTED}

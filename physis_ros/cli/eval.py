@@ -26,6 +26,10 @@ SETTLE_S = 2.0
 
 FAST_ALONE = ("response_ms", "handover_ms")
 STACK_ALONE = ("compare", "out", "sets", "verbose")
+GO_ON = ("follow", "follow_jumps")
+SHORTER_S = 10.0
+"""An episode of these tasks through the stack, which takes real time."""
+
 READ_FROM_REPORT = ("checkpoint", "task", "episodes", "seed", "duration_s", "period_ms")
 
 
@@ -34,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stack", action="store_true", help="through the real processes, not the fast loop"
     )
     parser.add_argument(
-        "--checkpoint", help="a path, or a name in checkpoints/ (default: physis_tiny_follow)"
+        "--checkpoint", help="a path, or a name in checkpoints/ (default: physis_tiny_TASK)"
     )
     parser.add_argument("--task", help="a task of physis_core.arm.tasks (default: follow)")
     parser.add_argument(
@@ -42,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="of the first one (default: 100)")
     parser.add_argument(
-        "--duration-s", type=float, help="of each episode (default: 14, with --stack 12)"
+        "--duration-s", type=float, help="of each episode (default: what the task needs)"
     )
     parser.add_argument(
         "--period-ms", type=float, help="time between chunks (default: the checkpoint's)"
@@ -98,20 +102,21 @@ def _check(args: argparse.Namespace) -> None:
     _refuse(args, FAST_ALONE, args.stack, "is measured through the stack, not set")
     _refuse(args, STACK_ALONE, not args.stack, "needs --stack")
     _refuse(args, (*READ_FROM_REPORT, *FAST_ALONE), args.like is not None, "is read from --like")
-    for name, value in (
-        ("checkpoint", "physis_tiny_follow"),
-        ("task", "follow"),
-        ("episodes", 8 if args.stack else 20),
-        ("seed", 100),
-        ("duration_s", 12.0 if args.stack else 14.0),
-    ):
-        if getattr(args, name) is None:
-            setattr(args, name, value)
-    make_task(args.task, max(args.seed, 0))
-    if not 1 <= args.episodes <= 10_000:
-        raise UserError("episodes", args.episodes, "must be from 1 to 10000")
+    if args.seed is None:
+        args.seed = 100
     if args.seed < 0:
         raise UserError("seed", args.seed, "must not be negative")
+    args.task = "follow" if args.task is None else args.task
+    task = make_task(args.task, args.seed)
+    if args.checkpoint is None:
+        # Jumps are followed by the policy that follows.
+        args.checkpoint = f"physis_tiny_{args.task.partition('_')[0]}"
+    if args.episodes is None:
+        args.episodes = 8 if args.stack else 20
+    if args.duration_s is None:
+        args.duration_s = SHORTER_S if args.stack and task.name in GO_ON else task.duration_s
+    if not 1 <= args.episodes <= 10_000:
+        raise UserError("episodes", args.episodes, "must be from 1 to 10000")
     if not (math.isfinite(args.duration_s) and 3.0 <= args.duration_s <= 600.0):
         raise UserError("duration_s", args.duration_s, "must be from 3 to 600")
     for name in ("response_ms", "handover_ms", "period_ms"):
