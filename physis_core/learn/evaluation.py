@@ -94,18 +94,20 @@ def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
     }
 
 
-def limit_ticks(record: LoopRecord, limits: ArmLimits) -> int:
-    """Ticks at which any joint, as commanded or as measured, was past a position or velocity limit.
+def limit_ticks(record: LoopRecord, limits: ArmLimits) -> dict[str, int]:
+    """Ticks at which any joint was past a position or velocity limit, as commanded and as measured.
 
-    Acceleration is not looked at: what bounds it, the safety controller, is not in this loop.
+    What bounds commands, the safety controller, is not in this loop: the first chunk alone is a
+    leap, because it begins where the arm would be had it moved since the capture.
     """
-    count = 0
-    for paths in (record.commands, record.positions):
+
+    def beyond(paths: Array) -> int:
+        out = (paths < limits.lower - 1e-6) | (paths > limits.upper + 1e-6)
         speed = np.abs(np.diff(paths, axis=1)) / SERVO_STEP_S
-        beyond = (paths < limits.lower - 1e-6) | (paths > limits.upper + 1e-6)
-        beyond[:, 1:] |= speed > limits.velocity * 1.001
-        count += int(beyond.any(axis=2).sum())
-    return count
+        out[:, 1:] |= speed > limits.velocity * 1.001
+        return int(out.any(axis=2).sum())
+
+    return {"commanded": beyond(record.commands), "measured": beyond(record.positions)}
 
 
 def judged(

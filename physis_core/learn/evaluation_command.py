@@ -59,7 +59,7 @@ def main() -> int:
 def table(task: Mapping[str, Any]) -> str:
     """The task's part of a report, for people."""
     low, high = task["success_ci95"]
-    jerk = task["jerk_rad_s3"]
+    jerk, beyond = task["jerk_rad_s3"], task["limit_ticks"]
     lines = [
         f"{task['name']}, {task['episodes']} episodes; success: {task['success_means']}",
         f"success {task['success']:.2f} (95% {low:.2f} to {high:.2f}); jerk, rms:"
@@ -76,6 +76,6 @@ def table(task: Mapping[str, Any]) -> str:
         )
     lines.append(
         f"model / still: {task['error_over_still']:.3f}; ticks past a position or velocity limit:"
-        f" {task['limit_ticks']}"
+        f" {beyond['commanded']} commanded (no safety here), {beyond['measured']} measured"
     )
     return "\n".join(lines)

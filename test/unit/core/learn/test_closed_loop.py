@@ -133,6 +133,16 @@ def test_the_trained_policy_comes_back_from_far_astray_to_a_ball_in_a_corner() -
     assert errors[:, -100:].mean(axis=1).max() < 0.06
 
 
+def test_the_trained_policy_touches_the_ball_and_rests_there() -> None:
+    config = ClosedLoopConfig(task="reach", episodes=3, first_seed=200, duration_s=3.0)
+    tasks = [make_task("reach", config.first_seed + n) for n in range(config.episodes)]
+    with Camera(build_model(), width=RENDER_SIZE, height=RENDER_SIZE) as camera:
+        policy = ModelPolicy(CHECKPOINT.with_name("physis_tiny_reach.safetensors"), config, camera)
+        errors = run(policy, tasks, config)
+    assert errors[:, 0].min() > 0.05
+    assert errors[:, -50:].max() < 0.02
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("episodes", 0), ("duration_s", 1.0), ("response_s", -0.1), ("period_s", 0.001)],

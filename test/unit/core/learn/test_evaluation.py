@@ -94,10 +94,10 @@ def test_a_task_that_is_over_once_it_is_done_counts_last_distances_and_times() -
 def test_ticks_past_a_limit_are_counted_on_both_sides() -> None:
     paths = np.zeros((2, 50, 6))
     record = LoopRecord(errors=np.zeros((2, 50)), commands=paths, positions=paths.copy())
-    assert limit_ticks(record, UR5E_LIMITS) == 0
+    assert limit_ticks(record, UR5E_LIMITS) == {"commanded": 0, "measured": 0}
     record.commands[0, 20:, 2] = 3.0  # there in one tick: too fast, but a place that is allowed
     record.positions[1, :10, 5] = 7.0  # ten ticks beyond two pi, and a leap back
-    assert limit_ticks(record, UR5E_LIMITS) == 1 + 10 + 1
+    assert limit_ticks(record, UR5E_LIMITS) == {"commanded": 1, "measured": 10 + 1}
 
 
 def test_episodes_too_short_to_be_judged_are_refused() -> None:
