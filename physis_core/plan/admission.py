@@ -86,7 +86,9 @@ class Admission:
         if isinstance(decision, Place):
             self._enter(decision.admitted, decision.demands)
             return decision.admitted
-        advice = nearest(self, request) if self.policy.advise else ""
+        advice = ""
+        if self.policy.advise:
+            advice = nearest(self, request, crowded=decision.verdict is not None)
         return refusal(self.pool, decision.shortage, decision.verdict, advice)
 
     def decide(self, request: StreamRequest, placement: Placement) -> Place | NoPlace:
@@ -116,10 +118,17 @@ class Admission:
         verdict: Verdict | None = None
         # The one that leaves most for others; of equal ones the one with the fewest devices.
         ranked = sorted(found, key=lambda entry: entry[:2])[: self.policy.verifications]
+        if found and found[0] not in ranked:
+            # The one that advice tries: what it offers must be admitted.
+            ranked[-1] = found[0]
         for _, _, place in ranked:
             verdict = self._verify(place.admitted, placement.pool)
             if verdict is None or verdict.kept:
                 return place
+        alone = self.alone(request, placement) if found else None
+        if alone is not None and self.keeps(alone, placement.pool):
+            demands = self.demands_of(request, alone.plan.partition)
+            return Place(admitted=alone, demands=demands)
         return NoPlace(shortage=shortage, verdict=verdict)
 
     def request_at(
@@ -138,12 +147,10 @@ class Admission:
         plan = self.planners[request.model].evaluate(partition, "given")
         period_s, bound_s = request.slo.period_s, request.slo.max_response_s
         if plan.interval_s > period_s * (1.0 - self.policy.margin):
-            least_s = plan.interval_s / (1.0 - self.policy.margin)
             return Refused(
                 reason=f"the route's slowest rank takes {plan.interval_s * 1e3:.4g} ms (p99)",
                 short_resource="time",
                 device=self.pool.name_of(devices[self._slowest(request.model, plan)]),
-                nearest=f"period {least_s * 1e3:.4g} ms",
             )
         if plan.relaxed_response_s > bound_s:
             return too_slow(plan.relaxed_response_s, bound_s)
@@ -222,6 +229,23 @@ class Admission:
         for demand in demands:
             if self._smallest is None or demand.bytes < self._smallest.bytes:
                 self._smallest = demand
+
+    def alone(self, request: StreamRequest, placement: Placement) -> Admitted | None:
+        """The smallest grouping on devices that nobody uses, if there are so many.
+
+        Best-Fit prefers full devices; where it shares with too many, these are left.
+        """
+        groupings = self.groupings(request.model, request.slo, placement.pool)
+        empty = placement.empty()
+        if not groupings or groupings[0].devices > len(empty):
+            return None
+        devices = empty[: groupings[0].devices]
+        return Admitted(request=request, plan=groupings[0], devices=devices)
+
+    def keeps(self, newcomer: Admitted, pool: Pool) -> bool:
+        """Whether the stream keeps its SLO at this place, and nobody beside it loses its own."""
+        verdict = self._verify(newcomer, pool)
+        return verdict is None or verdict.kept
 
     def _verify(self, newcomer: Admitted, pool: Pool) -> Verdict | None:
         """Simulate the newcomer with all who share a device with it, directly or not."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from physis_core.plan.partition import Partition
 from physis_core.plan.placement import Placement, Shortage
-from physis_core.plan.requests import NoPlace, StreamRequest
+from physis_core.plan.requests import Admitted, StreamRequest
+from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
 from physis_core.types import Refused
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 LONGER = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Periods that are tried as advice, in multiples of what was asked."""
+_COMPARED = 3
 NOTHING_NEAR = "no longer period or larger pool within reach"
 
 
@@ -53,12 +56,15 @@ def too_slow(soonest_s: float, bound_s: float) -> Refused:
         reason=f"response {soonest_s * 1e3:.4g} ms at best is above {bound_s * 1e3:.4g} ms",
         short_resource="time",
         device="the whole pipeline",
-        nearest=f"response {soonest_s * 1e3:.4g} ms",
     )
 
 
 def no_grouping(admission: Admission, request: StreamRequest) -> Refused:
     """Even alone in the pool the stream would not keep its SLO."""
+
+    def admits(slo: Slo) -> bool:
+        return _admits(admission, replace(request, slo=slo), admission.placement)
+
     planner = admission.planners[request.model]
     policy = admission.policy
     most = min(policy.most_devices, admission.pool.devices)
@@ -70,39 +76,82 @@ def no_grouping(admission: Admission, request: StreamRequest) -> Refused:
     bound_s = request.slo.max_response_s
     soonest_s = min(plan.relaxed_response_s for plan in table)
     if soonest_s > bound_s:
-        return replace(
-            too_slow(soonest_s, bound_s), nearest=_longer_response(admission, request, soonest_s)
-        )
-    best = min(table, key=lambda plan: plan.interval_s)
+        longer = _first_response(request.slo, soonest_s, admits)
+        return replace(too_slow(soonest_s, bound_s), nearest=longer or NOTHING_NEAR)
+    least_s = min(plan.interval_s for plan in table) / (1.0 - policy.margin)
     return Refused(
         reason=f"no grouping over up to {most} devices keeps {request.slo.explain()}",
         short_resource="time",
         device="the slowest rank",
-        nearest=_longer_period(
-            admission, request, best.interval_s / (1.0 - policy.margin), (1.0, *LONGER)
-        )
-        or NOTHING_NEAR,
+        nearest=_first_period(request.slo, least_s, (1.0, *LONGER), admits) or NOTHING_NEAR,
     )
 
 
-def nearest(admission: Admission, request: StreamRequest) -> str:
+def nearest(admission: Admission, request: StreamRequest, *, crowded: bool) -> str:
     """The smallest of a row of longer periods, and of larger pools, at which the stream would be
-    admitted: by the very decision that refused it, simulation included.
+    admitted: placed, and simulated with all who share a device with it.
+
+    `crowded`: it had a place, and failed in simulation beside others.
     """
+
+    failed = 0
+
+    def admits(slo: Slo) -> bool:
+        nonlocal failed
+        # A simulation of each would take longer than a decision may: a second one, and no third.
+        if failed > 1 or (failed and slo.period_s < 2.0 * request.slo.period_s):
+            return False
+        longer = replace(request, slo=slo)
+        place = _quick_place(admission, longer, admission.placement)
+        if place is None:
+            return False
+        kept = admission.keeps(place, admission.pool)
+        failed += not kept
+        return kept
+
     parts = (
-        _longer_period(admission, request, request.slo.period_s, LONGER),
-        _more_devices(admission, request),
+        _first_period(request.slo, request.slo.period_s, LONGER, admits),
+        _more_devices(admission, request, crowded),
     )
     return " or ".join(part for part in parts if part) or NOTHING_NEAR
 
 
-def _longer_period(
-    admission: Admission, request: StreamRequest, period_s: float, factors: Sequence[float]
+def nearest_at(
+    admission: Admission, request: StreamRequest, partition: Partition, devices: Sequence[int]
+) -> str:
+    """The smallest of a row of longer periods, or of longer responses where that is what fails, at
+    which `request_at` would admit the stream on these devices; empty where there is none.
+    """
+
+    def admits(slo: Slo) -> bool:
+        outcome = admission.would_take_at(replace(request, slo=slo), partition, devices)
+        return not isinstance(outcome, Refused)
+
+    plan = admission.planners[request.model].evaluate(partition, "given")
+    if plan.relaxed_response_s > request.slo.max_response_s:
+        return _first_response(request.slo, plan.relaxed_response_s, admits)
+    least_s = plan.interval_s / (1.0 - admission.policy.margin)
+    if least_s > request.slo.period_s:
+        return _first_period(request.slo, least_s, (1.0, *LONGER), admits)
+    return _first_period(request.slo, request.slo.period_s, LONGER, admits)
+
+
+def _first_period(
+    slo: Slo, period_s: float, factors: Sequence[float], admits: Callable[[Slo], bool]
 ) -> str:
     for factor in factors:
-        slo = request.slo.with_period(_rounded_up(period_s * factor))
-        if _admits(admission, replace(request, slo=slo), admission.placement):
-            return f"period {slo.period_s * 1e3:.4g} ms"
+        longer = slo.with_period(_rounded_up(period_s * factor))
+        if admits(longer):
+            return f"period {longer.period_s * 1e3:.6g} ms"
+    return ""
+
+
+def _first_response(slo: Slo, soonest_s: float, admits: Callable[[Slo], bool]) -> str:
+    """What is the soonest alone may take longer between others, or at this period."""
+    for factor in (1.0, *LONGER):
+        longer = replace(slo, max_response_s=_rounded_up(soonest_s * factor))
+        if admits(longer):
+            return f"response {longer.max_response_s * 1e3:.6g} ms"
     return ""
 
 
@@ -112,30 +161,39 @@ def _rounded_up(seconds: float) -> float:
     return math.ceil(seconds / unit * (1.0 - 1e-12)) * unit
 
 
-def _longer_response(admission: Admission, request: StreamRequest, soonest_s: float) -> str:
-    """What is the soonest alone may take longer between others, or at this period."""
-    for factor in (1.0, *LONGER):
-        slo = replace(request.slo, max_response_s=_rounded_up(soonest_s * factor))
-        if _admits(admission, replace(request, slo=slo), admission.placement):
-            return f"response {slo.max_response_s * 1e3:.4g} ms"
-    return NOTHING_NEAR
-
-
-def _more_devices(admission: Admission, request: StreamRequest) -> str:
+def _more_devices(admission: Admission, request: StreamRequest, crowded: bool) -> str:
     """Fewest further devices, beside what is free now; at most what takes the stream alone."""
     groupings = admission.groupings(request.model, request.slo, admission.pool)
-    for more in range(1, min((plan.devices for plan in groupings), default=0) + 1):
+    if not groupings:
+        return ""
+    most = groupings[0].devices
+    for more in range(1, most) if not crowded else ():
         wider = admission.placement.widened(more)
-        if _admits(admission, request, wider):
-            return f"{wider.pool.devices} devices"
-    return ""
+        place = _quick_place(admission, request, wider)
+        if place is not None:
+            if admission.keeps(place, wider.pool):
+                return f"{wider.pool.devices} devices"
+            break
+    # Between others it has a place and fails in simulation. Devices of its own, then.
+    wider = admission.placement.widened(most)
+    alone = admission.alone(request, wider)
+    if alone is None or not admission.keeps(alone, wider.pool):
+        return ""
+    return f"{wider.pool.devices} devices"
 
 
 def _admits(admission: Admission, request: StreamRequest, placement: Placement) -> bool:
-    """Whether the door would let it in. A quick placement first: most candidates fail there."""
-    for plan in admission.groupings(request.model, request.slo, placement.pool)[:3]:
+    place = _quick_place(admission, request, placement)
+    return place is not None and admission.keeps(place, placement.pool)
+
+
+def _quick_place(
+    admission: Admission, request: StreamRequest, placement: Placement
+) -> Admitted | None:
+    """The first place of those that the door compares: whatever keeps its SLO there is let in."""
+    for plan in admission.groupings(request.model, request.slo, placement.pool)[:_COMPARED]:
         demands = admission.demands_of(request, plan.partition)
-        found = placement.find(demands, discrepancies=0, nodes=len(demands) + 1)
-        if not isinstance(found, Shortage):
-            return not isinstance(admission.decide(request, placement), NoPlace)
-    return False
+        devices = placement.find(demands, discrepancies=0, nodes=len(demands) + 1)
+        if not isinstance(devices, Shortage):
+            return Admitted(request=request, plan=plan, devices=devices)
+    return None

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from physis_core.plan.admission import Admission, Policy, StreamRequest
-from physis_core.plan.advice import LONGER
+from physis_core.plan.advice import nearest_at
 from physis_core.plan.partition import Partition
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Meaning, Slo
@@ -73,8 +73,6 @@ class LiveAdmission:
             if not isinstance(outcome, Refused):
                 self._inside[config.stream_id] = config
                 return None
-            if outcome.nearest:
-                return outcome
             return replace(outcome, nearest=self._nearest(request, config.route))
 
     def leave(self, config: StreamConfig) -> None:
@@ -100,17 +98,14 @@ class LiveAdmission:
         )
 
     def _nearest(self, request: StreamRequest, number: int) -> str:
-        """A longer period on this route, or how many streams it carries."""
+        """What this route would take, or how many streams it carries."""
         route = self.routes[number]
         here = sum(config.route == number for config in self._inside.values())
         fewer = f"no more than the {here} stream{'' if here == 1 else 's'} that it carries now"
-        for factor in LONGER:
-            slo = request.slo.with_period(request.slo.period_s * factor)
-            longer = replace(request, slo=slo)
-            outcome = self._admission.would_take_at(longer, route.partition, route.devices)
-            if not isinstance(outcome, Refused):
-                return f"period {slo.period_s * 1e3:.4g} ms, or {fewer}"
-        return fewer
+        offer = nearest_at(self._admission, request, route.partition, route.devices)
+        if not offer or not here:
+            return offer or fewer
+        return f"{offer}, or {fewer}"
 
 
 def live_admission(

@@ -134,6 +134,10 @@ class PoolState:
         self._change(demands, devices, 1)
         self.placed[stream_id] = (tuple(demands), tuple(devices))
 
+    def empty(self) -> tuple[int, ...]:
+        """Devices on which nothing stands."""
+        return tuple(np.flatnonzero(self.streams == 0).tolist())
+
     def growth(self, demands: Sequence[RankDemand], devices: Sequence[int]) -> float:
         """Devices' worth of memory and time that this stream would take there, weights included."""
         before = self._used()

@@ -251,7 +251,9 @@ def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> V
         if any(late(trace, chunk) for chunk in judged):
             # It never came out: `missed` was told of one that came out late.
             fail(trace, "a chunk missed its delivery")
-        if any(c.exit_s - c.entry_s > bounds[trace.spec.stream_id] for c in judged):
+        # A hair above: sums of many durations are not exact.
+        bound_s = bounds[trace.spec.stream_id] * (1.0 + 1e-9)
+        if any(c.exit_s - c.entry_s > bound_s for c in judged):
             fail(trace, "the response passed its bound")
         done = [c.exit_s - c.release_s for c in trace.chunks if c.exit_s == c.exit_s]
         half = len(done) // 2

@@ -9,6 +9,7 @@ from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.plan.requests import Place
 from physis_core.plan.slo import Slo
 from physis_core.plan.topology import Pool
+from physis_core.sim.coarse import Verdict
 from physis_core.types import Refused, UserError
 
 
@@ -140,3 +141,22 @@ def test_what_is_offered_for_an_impossible_slo_is_admitted(slo: dict[str, float]
     field = {"period": "period_s", "response": "max_response_s"}[found[1]]
     offered = ask("s", **{**slo, field: float(found[2]) / 1e3})
     assert isinstance(door.request(offered), Admitted)
+
+
+def test_where_sharing_fails_in_simulation_empty_devices_are_taken() -> None:
+    door = admission(devices=3, memory=1e9)
+    assert isinstance(door.request(ask("first")), Admitted)
+    # Full devices come first; here nobody may share one.
+    verify = Admission._verify
+
+    def alone_only(self: Admission, newcomer: Admitted, pool: Pool) -> Verdict | None:
+        taken = {g for one in self.admitted.values() for g in one.devices}
+        if taken & set(newcomer.devices):
+            return Verdict(kept=False, stream_id="first", reason="shares")
+        return verify(self, newcomer, pool)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Admission, "_verify", alone_only)
+        second = door.request(ask("second"))
+        assert isinstance(second, Admitted)
+        assert not set(second.devices) & set(door.admitted["first"].devices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -80,7 +81,19 @@ def test_memory_counts_too() -> None:
 def test_a_period_that_the_route_cannot_keep() -> None:
     refused = door().admit(stream("s", 0.03))
     assert isinstance(refused, Refused)
-    assert "ms" in refused.nearest
+    offered = re.fullmatch(r"period ([\d.]+) ms", refused.nearest)
+    assert offered is not None
+    assert door().admit(stream("s", float(offered[1]) / 1e3)) is None
+
+
+def test_the_longer_period_that_a_full_route_offers_is_admitted() -> None:
+    live = door()
+    count = 0
+    while (refused := live.admit(stream(f"s{count}"))) is None:
+        count += 1
+    offered = re.match(r"period ([\d.]+) ms, or no more than the", refused.nearest)
+    assert offered is not None
+    assert live.admit(stream("late", float(offered[1]) / 1e3)) is None
 
 
 def test_free_running_streams_ask_for_no_period() -> None:
