@@ -25,6 +25,8 @@ class Measured:
     """`costs`: median seconds by block and batch size. `factors`: quantiles of durations over their
     median. `per_batch_s`: mean time between a batch and the next where that one was ready.
     `per_hop_s`, `per_entry_s`: from one worker, and from the front, to a worker that idles.
+    `per_message_s`: by how much the chunks of one batch leave one after the other; the first may
+    find the next worker idle, and runs alone then.
     """
 
     costs: dict[int, dict[int, float]]
@@ -32,6 +34,7 @@ class Measured:
     per_batch_s: float
     per_hop_s: float
     per_entry_s: float
+    per_message_s: float
 
 
 def profile_of(run: EngineRun, blocks: int) -> Measured:
@@ -70,7 +73,28 @@ def profile_of(run: EngineRun, blocks: int) -> Measured:
         # A receiver that computes looks at its mail afterwards; the quick ones met an idle one.
         per_hop_s=_quick(came[hopped]),
         per_entry_s=_quick(came[tasks["source"] < 0]),
+        per_message_s=_message_s(tasks, tasks[hopped]),
     )
+
+
+def _message_s(tasks: Any, hopped: Any) -> float:
+    """Median distance in time of the messages of one batch; 0 where no batch sent two."""
+    who = ["stream", "epoch", "chunk", "stage"]
+    batch_of = {
+        tuple(record): (int(device), int(batch))
+        for record, device, batch in zip(
+            tasks[who].tolist(), tasks["device"], tasks["batch"], strict=True
+        )
+    }
+    left_s: dict[tuple[int, int], list[float]] = {}
+    for (stream, epoch, chunk, stage), sent_s in zip(
+        hopped[who].tolist(), hopped["sent_s"].tolist(), strict=True
+    ):
+        batch = batch_of.get((stream, epoch, chunk, stage - 1))
+        if batch is not None:
+            left_s.setdefault(batch, []).append(sent_s)
+    apart = [gap for times in left_s.values() for gap in np.diff(sorted(times)).tolist()]
+    return float(np.median(apart)) if apart else 0.0
 
 
 def with_sizes(seen: Mapping[int, float], at_start: Mapping[int, float]) -> dict[int, float]:

@@ -8,6 +8,7 @@ the compared run only when its streams began.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,7 +19,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of
-from physis_core.bench.fidelity_errors import Outcome, errors_of, median, print_rows, worst
+from physis_core.bench.fidelity_errors import (
+    Outcome,
+    engine_spread,
+    errors_of,
+    median,
+    print_rows,
+    worst,
+)
 from physis_core.bench.streaming import MODEL, Session, pause_between_runs
 from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import print_figures, result
@@ -34,23 +42,30 @@ SETTLE = 24
 """Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""
 PROFILE_CHUNKS = 24
 TIMEOUT_S = 300.0
+_GOLDEN = 0.6180339887498949
+"""Its multiples, as shares of a period, are spread evenly for any number of streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`load` is the share of the devices' time that the streams ask for; None: free running."""
+    """`load` is the share of the devices' time that the streams ask for; None: free running.
+    `apart`: their periods begin at different times, as those of streams that know nothing of each
+    other do; else at the same one, where microseconds decide who comes first.
+    """
 
     partition: str
     workers: int
     streams: int
     load: float | None
     max_batch: int
+    apart: bool = False
 
     @property
     def name(self) -> str:
         pace = "free" if self.load is None else f"load {self.load:g}"
         batch = "" if self.max_batch == 1 else f", batch {self.max_batch}"
-        return f"{self.partition} x{self.workers}, {self.streams} stream(s), {pace}{batch}"
+        begin = ", apart" if self.apart else ""
+        return f"{self.partition} x{self.workers}, {self.streams} stream(s), {pace}{batch}{begin}"
 
 
 CASES = (
@@ -61,6 +76,8 @@ CASES = (
     Case(partition="grouped", workers=2, streams=1, load=None, max_batch=1),
     Case(partition="grouped", workers=2, streams=4, load=0.8, max_batch=4),
     Case(partition="grouped", workers=2, streams=3, load=0.6, max_batch=1),
+    Case(partition="block", workers=2, streams=2, load=0.7, max_batch=4, apart=True),
+    Case(partition="grouped", workers=2, streams=4, load=0.8, max_batch=4, apart=True),
 )
 
 
@@ -100,6 +117,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "fidelity.miss_difference_pp": worst(rows, 2, "pp", 2.0),
         "fidelity.interval_error_median": median(rows, 0, "share"),
         "fidelity.response_error_median": median(rows, 1, "share"),
+        "fidelity.engine_response_spread": engine_spread(pairs),
     }
     print_figures("simulation against the engine (worst case of the table)", figures, console)
     config = {
@@ -161,7 +179,8 @@ def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]
             )
             period_s = work_s * case.streams / (case.workers * case.load)
         configs = [_config(i, period_s, places) for i in range(case.streams)]
-        run = session.run(configs, chunks=total)
+        begin_s = [i * _GOLDEN % 1.0 * (period_s or 0.0) * case.apart for i in range(case.streams)]
+        run = session.run(configs, chunks=total, begin_s=begin_s)
     pause_between_runs()
     began_s = [float(s.release_s[0]) for s in run.streams]
     real = _outcome(
@@ -182,7 +201,11 @@ def _simulated(
     began_s: Sequence[float],
 ) -> Outcome:
     graph, route = deployment.graph, deployment.routes[0]
-    hop = LinkSpec(latency_s=profile.per_hop_s, bandwidth_bytes_s=float("inf"))
+    # One message is the unit of what an edge carries.
+    hop = LinkSpec(
+        latency_s=max(0.0, profile.per_hop_s - profile.per_message_s),
+        bandwidth_bytes_s=1.0 / profile.per_message_s if profile.per_message_s else math.inf,
+    )
     scenario = Scenario(
         pool=Pool(
             devices=len(deployment.devices),
@@ -203,6 +226,7 @@ def _simulated(
                 open_s=at_s - min(began_s),
                 max_chunks=chunks,
                 expected_response_s=0.0,
+                hidden_bytes=1.0,
             )
             for i, at_s in enumerate(began_s)
         ),

@@ -45,6 +45,17 @@ def median(rows: Mapping[str, Errors], index: int, unit: str) -> Figure:
     )
 
 
+def engine_spread(pairs: Mapping[str, Sequence[tuple[Outcome, Outcome]]]) -> Figure:
+    """Half the range of the engine's own responses over the rounds, each over its interval, as a
+    share of their median, in the worst case: nothing that predicts them can be closer.
+    """
+    shares = []
+    for outcomes in pairs.values():
+        own = [real.response_s / real.interval_s for real, _ in outcomes]
+        shares.append(0.5 * (max(own) - min(own)) / float(np.median(own)))
+    return Figure(value=max(shares), unit="share")
+
+
 def print_rows(
     rows: Mapping[str, Errors],
     pairs: Mapping[str, Sequence[tuple[Outcome, Outcome]]],

@@ -118,8 +118,12 @@ class Session:
             self._failures.append(str(event))
             self._enough.set()
 
-    def run(self, configs: Sequence[StreamConfig], *, chunks: int) -> EngineRun:
+    def run(
+        self, configs: Sequence[StreamConfig], *, chunks: int, begin_s: Sequence[float] = ()
+    ) -> EngineRun:
         """Run until every stream has finished `chunks` chunks; then close them all.
+
+        `begin_s`: when each stream gets its observation, from now on; all at once where not given.
 
         Raises:
             RuntimeError: a stream was refused, failed, or did not get there in time.
@@ -137,7 +141,10 @@ class Session:
             opened = engine.open_stream(config)
             if isinstance(opened, Refused):
                 raise RuntimeError(f"stream {config.stream_id!r} was refused: {opened.reason}")
-        for config in configs:
+        start_s = time.monotonic()
+        order = sorted(zip(begin_s or [0.0] * len(configs), configs, strict=True), key=_first)
+        for at_s, config in order:
+            time.sleep(max(0.0, start_s + at_s - time.monotonic()))
             refused = engine.observe(config.stream_id, observation)
             if refused is not None:
                 raise RuntimeError(refused.reason)
@@ -156,6 +163,10 @@ class Session:
             trace=trace,
             costs_s=dict(engine.measured_costs),
         )
+
+
+def _first(entry: tuple[float, StreamConfig]) -> float:
+    return entry[0]
 
 
 def run_streams(

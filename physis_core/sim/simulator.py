@@ -248,6 +248,7 @@ class Simulator:
                 self._enqueue(task, following, now_s)
                 continue
             arrive_s = edge.send(now_s, run.spec.hidden_bytes) + self.scenario.per_hop_s
+            task.sent_s = edge.start_s
             task.slot = following
             if arrive_s <= now_s:
                 self._enqueue(task, following, now_s)

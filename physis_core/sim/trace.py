@@ -60,6 +60,7 @@ class EdgeTrace:
         "link",
         "messages",
         "source",
+        "start_s",
         "target",
         "wait_s",
         "worst_wait_s",
@@ -70,6 +71,8 @@ class EdgeTrace:
         self.target = target
         self.link = link
         self.free_s = 0.0
+        self.start_s = 0.0
+        """When the newest message began to leave."""
         self.messages = 0
         self.bytes = 0.0
         self.wait_s = 0.0
@@ -78,6 +81,7 @@ class EdgeTrace:
     def send(self, now_s: float, size_bytes: float) -> float:
         """Take a message at `now_s`; returns when it arrives."""
         start_s = now_s if now_s > self.free_s else self.free_s
+        self.start_s = start_s
         self.free_s = start_s + size_bytes / self.link.bandwidth_bytes_s
         wait_s = start_s - now_s
         self.messages += 1

@@ -68,6 +68,40 @@ def test_the_profile_of_a_run_is_what_went_into_it() -> None:
     assert found.per_entry_s == pytest.approx(0.002)
 
 
+def test_chunks_of_one_batch_leave_one_after_the_other() -> None:
+    partition = make_partition("block", GRAPH, 3)
+    # One message is the unit of what an edge carries.
+    hop = LinkSpec(latency_s=0.001, bandwidth_bytes_s=1 / 0.0004)
+    pool = Pool(devices=3, memory_bytes=1.0, devices_per_host=3, fast=hop, slow=hop)
+    streams = tuple(
+        SimStream(
+            stream_id=f"s{i}",
+            graph=GRAPH,
+            device_of=partition.rank_of,
+            block_keys=(0, 1, 2),
+            period_s=None,
+            credits=4,
+            max_chunks=40,
+            hidden_bytes=1.0,
+        )
+        for i in range(2)
+    )
+    costs = {block: {1: 0.010, 2: 0.012} for block in range(3)}
+    simulator = Simulator(
+        Scenario(pool=pool, costs=costs, streams=streams, end_s=100.0, max_batch=2)
+    )
+    simulator.run()
+    tasks, _ = simulator.log.take()
+    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
+    found = profile_of(EngineRun(streams=(), trace=trace, costs_s=costs), 3)
+    assert found.per_message_s == pytest.approx(0.0004)
+    assert found.per_hop_s == pytest.approx(0.0014)
+    # Of a pair that meets an idle device the first one runs alone: it does not wait for the other.
+    pair = tasks[(tasks["chunk"] == 0) & (tasks["stage"] < 2)]
+    assert pair["size"][pair["stage"] == 0].tolist() == [2, 2]
+    assert pair["size"][pair["stage"] == 1].tolist() == [1, 1]
+
+
 def test_parts_add_up_to_the_response() -> None:
     simulator = simulated(per_batch_s=0.0005, per_entry_s=0.002)
     tasks, _ = simulator.log.take()

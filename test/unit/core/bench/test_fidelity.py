@@ -9,7 +9,7 @@ from rich.console import Console
 
 from physis_core.bench import fidelity
 from physis_core.bench.engine_profile import Parts
-from physis_core.bench.fidelity_errors import Outcome
+from physis_core.bench.fidelity_errors import Outcome, engine_spread
 
 
 def outcome(interval_s: float, response_s: float, missed: float) -> Outcome:
@@ -32,8 +32,18 @@ def test_the_worst_case_is_the_figure_and_every_case_is_shown(
     assert figures["fidelity.interval_error"]["met"]
     assert figures["fidelity.response_error"]["value"] == pytest.approx(1 - 1 / 1.04)
     assert figures["fidelity.miss_difference_pp"]["value"] == pytest.approx(1.0)
+    assert figures["fidelity.engine_response_spread"]["value"] == 0.0
     said = console.export_text()
     for case in fidelity.CASES:
         assert case.name in said
         assert len(found["cases"][case.name]["engine"]) == 2
     assert "compute" in said
+
+
+def test_the_engine_s_own_spread_is_that_of_its_worst_case() -> None:
+    steady = [(outcome(0.1, 0.2, 0.0), outcome(0.1, 0.2, 0.0))] * 2
+    # The interval follows the machine's speed, and the response with it: that is no spread.
+    slower = [*steady, (outcome(0.2, 0.4, 0.0), outcome(0.2, 0.4, 0.0))]
+    uneasy = [*steady, (outcome(0.1, 0.22, 0.0), outcome(0.1, 0.2, 0.0))]
+    assert engine_spread({"a": slower}).value == pytest.approx(0.0)
+    assert engine_spread({"a": slower, "b": uneasy}).value == pytest.approx(0.05)
