@@ -2,18 +2,22 @@
 
 The same checkpoint, partition and worker processes; chunks enter as fast as places come free, for
 one world and for two. The configurations take turns, so that all of them see the same machine.
+With the checkpoint of a policy that draws its future (`physis_tiny_wam`), the same of that.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from physis_core.bench.streaming import free_stream, pause_between_runs, run_streams
-from physis_core.model.loading import ModelRef
+from physis_core.model.loading import ModelKind, ModelRef
+from physis_core.model.tiny import checkpoint as checkpoints
+from physis_core.model.tiny.container import format_of
 from physis_core.model.tiny.world_file import read_world_config
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.runtime.deployment import simple_deployment
@@ -34,18 +38,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=3)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What a checkpoint draws: `frames` of `frame_size` (height, width) a chunk."""
+
+    kind: ModelKind
+    frames: int
+    frame_size: tuple[int, int]
+
+
+def drawing_of(checkpoint: Path) -> Drawing:
+    """Raises UserError where the file is no model, or one that draws nothing."""
+    if format_of(checkpoint) != checkpoints.FORMAT:
+        world = read_world_config(checkpoint)
+        return Drawing(kind="tiny_world", frames=world.frames, frame_size=world.frame_size)
+    policy = checkpoints.read_config(checkpoint)
+    if not policy.frame_times_s:
+        raise UserError("checkpoint", str(checkpoint), "is a policy that draws no pictures")
+    frames = len(policy.frame_times_s)
+    return Drawing(kind="tiny", frames=frames, frame_size=policy.frame_size)
+
+
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     for name, least in (("workers", 1), ("chunks", 10), ("repeat", 1)):
         if getattr(args, name) < least:
             raise UserError(name, getattr(args, name), f"must be at least {least}")
-    config = read_world_config(args.checkpoint)
+    drawing = drawing_of(args.checkpoint)
     intervals: dict[tuple[bool, int], list[float]] = {}
     responses: dict[tuple[bool, int], list[float]] = {}
     for _ in range(args.repeat):
         for decode in (True, False):
             deployment = simple_deployment(
                 ModelRef(
-                    kind="tiny_world", checkpoint=str(args.checkpoint), config={"decode": decode}
+                    kind=drawing.kind, checkpoint=str(args.checkpoint), config={"decode": decode}
                 ),
                 partition=args.partition,
                 devices=args.workers,
@@ -70,17 +95,17 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         name = f"{'decoded' if decode else 'latents'}.{worlds}_world{'s' * (worlds > 1)}"
         figures[f"world.interval.{name}"] = repeated([1e3 * s for s in found], "ms")
         figures[f"world.frame_rate.{name}"] = repeated(
-            [config.frames / s for s in found],
+            [drawing.frames / s for s in found],
             "1/s",
-            aim=AIM_HZ if decode and worlds == 1 else None,
+            aim=AIM_HZ if decode and worlds == 1 and drawing.kind == "tiny_world" else None,
             better="higher",
         )
         figures[f"world.response.{name}"] = repeated(
             [1e3 * s for s in responses[decode, worlds]], "ms"
         )
-    height, width = config.frame_size
+    height, width = drawing.frame_size
     print_figures(
-        f"World model, {config.frames} frames of {width} x {height} a chunk", figures, console
+        f"{args.checkpoint.stem}: {drawing.frames} x {width} x {height} a chunk", figures, console
     )
     return result(
         figures,
