@@ -125,7 +125,7 @@ class Admission:
             verdict = self._verify(place.admitted, placement.pool)
             if verdict is None or verdict.kept:
                 return place
-        alone = self.alone(request, placement) if found else None
+        alone = self.alone(request, placement) if found and self.policy.alone else None
         if alone is not None and self.keeps(alone, placement.pool):
             demands = self.demands_of(request, alone.plan.partition)
             return Place(admitted=alone, demands=demands)

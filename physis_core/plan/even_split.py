@@ -62,7 +62,8 @@ def compare(
     admission = pack(
         pool,
         {profile.name: profile},
-        replace(policy, advise=False, stop_at_refusal=True),
+        # Devices of their own are what the even split gives; here it is sharing that is judged.
+        replace(policy, advise=False, alone=False, stop_at_refusal=True),
         asked,
         attempts=2 * policy.groupings + 2,
     )

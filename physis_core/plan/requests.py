@@ -64,8 +64,9 @@ class Policy:
 
     `groupings`: how many groupings of a stream are tried, smallest first, until `compared` of them
     fit; `most_devices` of one stream. `verify`: simulate before admitting. `advise`: look for the
-    nearest SLO and device count on refusal. `margin`, `shared_overhead`, `shared_bytes`, `fit`,
-    `forming`: see `Placement`.
+    nearest SLO and device count on refusal. `alone`: a stream that fails in simulation wherever it
+    shares takes empty devices, if there are any. `margin`, `shared_overhead`, `shared_bytes`,
+    `fit`, `forming`: see `Placement`.
     """
 
     max_batch: int = 16
@@ -79,6 +80,7 @@ class Policy:
     compared: int = 3
     verify: bool = True
     advise: bool = True
+    alone: bool = True
     verify_periods: int = 1
     verifications: int = 2
     stop_at_refusal: bool = False
