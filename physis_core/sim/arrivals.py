@@ -105,15 +105,16 @@ class Door:
             self.simulator.open(self._stream(outcome))
             if arrival.stay_s < math.inf:
                 self.simulator.at(now_s + arrival.stay_s, lambda: self._leave(request.stream_id))
-        self._look(now_s)
+        self.look(now_s)
 
     def _leave(self, stream_id: str) -> None:
         self.simulator.close(stream_id)
         # What is in flight still runs, for less than a response; the place is given away at once.
         self.admission.leave(stream_id)
-        self._look(self.simulator.clock.now_s())
+        self.look(self.simulator.clock.now_s())
 
-    def _look(self, now_s: float) -> None:
+    def look(self, now_s: float) -> None:
+        """Note how fragmented the pool is."""
         memory, time = self.admission.fragmentation()
         self.most_open = max(self.most_open, len(self.admission.admitted))
         self.fragmentation.append(

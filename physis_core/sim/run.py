@@ -54,6 +54,7 @@ def simulate(plan: PlanConfig, config: SimConfig, *, record_tasks: int = 1 << 20
     start_s = time.process_time()
     simulator.run()
     cpu_s = time.process_time() - start_s
+    door.look(config.seconds)
     return {
         **figures(simulator, device_memory(admission)),
         "admitted": door.admitted,
@@ -73,8 +74,11 @@ def _at_start(plan: PlanConfig) -> list[Arrival]:
         for request in group.requests()
     ]
     golden = 0.6180339887498949
+    longest_s = max((request.slo.period_s for request in requests), default=0.0)
+    # Phases spread over the period, as streams that started at different times have them; in the
+    # order in which the plan admits them, so that both let the same ones in.
+    shares = sorted(i * golden % 1.0 for i in range(len(requests)))
     return [
-        # Phases spread over the period, as streams that started at different times have them.
-        Arrival(request=request, at_s=(i * golden % 1.0) * 0.5 * request.slo.period_s)
-        for i, request in enumerate(requests)
+        Arrival(request=request, at_s=share * 0.5 * longest_s)
+        for share, request in zip(shares, requests, strict=True)
     ]

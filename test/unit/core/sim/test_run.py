@@ -18,6 +18,7 @@ from physis_core.cli.main import main
 from physis_core.plan.config import read_plan
 from physis_core.plan.fields import Fields, read_file
 from physis_core.plan.profile import ModelProfile
+from physis_core.plan.report import admission_report
 from physis_core.sim.coarse import (
     PlacedStream,
     RunCosts,
@@ -136,6 +137,27 @@ def test_bad_yaml_gets_one_line_with_the_field(
     said = capsys.readouterr().err.strip()
     assert field in said
     assert "\n" not in said
+
+
+def test_the_simulation_lets_in_what_the_plan_admits() -> None:
+    # Two kinds of periods that are not multiples, more than fit, the last ones refused.
+    few = changed(pool={"devices": 2})
+    short, long = few["streams"][0], dict(few["streams"][0])
+    long["name"], long["slo"] = "slow", {**short["slo"], "rate": short["slo"]["rate"] / 1.7}
+    few["streams"] = [{**short, "copies": 20}, {**long, "copies": 20}]
+    few["simulate"] = {"seconds": 2}
+    fields = Fields(few, "")
+    plan = read_plan(fields, Path())
+    planned = admission_report(plan)["streams"]
+    outcome = simulate(plan, read_simulation(fields.fields("simulate"), plan))
+    assert 0 < planned[0]["admitted"] < 20
+    names = [row["stream"] for row in outcome["streams"]]
+    for row in planned:
+        own = [name for name in names if name.rsplit("-", 1)[0] == row["stream"]]
+        assert own == list(row["placement"])
+    history = outcome["fragmentation"]
+    assert history[-1]["at_s"] == 2.0
+    assert history[-1]["stranded_memory"] == history[-2]["stranded_memory"]
 
 
 def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
