@@ -104,8 +104,8 @@ def compare(
             "success": float(np.mean([e.success for e in stack])),
             "jerk_measured": float(np.mean([e.jerk_measured for e in stack])),
         },
-        **{way: _beside(stack, fast) for way, fast in found.items()},
-        "noise": _beside(found["own delays"], found["other noise"]),
+        **{way: beside(stack, fast) for way, fast in found.items()},
+        "noise": beside(found["own delays"], found["other noise"]),
         "median_delays_s": delays,
     }
 
@@ -140,7 +140,8 @@ def medians(episodes: Sequence[Sequence[PlannedChunk]]) -> dict[str, float]:
     return {"told_s": told_s, "arrives_s": arrives_s}
 
 
-def _beside(stack: Sequence[Played], fast: Sequence[Played]) -> dict[str, float]:
+def beside(stack: Sequence[Played], fast: Sequence[Played]) -> dict[str, float]:
+    """Means of `fast`, and the paired differences stack - fast with their 95% half widths."""
     ours = np.array([e.error_m for e in stack])
     theirs = np.array([e.error_m for e in fast])
     error_m, half_m = mean_interval(theirs)
