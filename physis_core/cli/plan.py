@@ -161,5 +161,13 @@ def _print_admission(report: Mapping[str, Any], console: Console) -> None:
         f" {report['breaks_first']} breaks first",
         highlight=False,
     )
+    if not report["device_seconds_per_output"] and any(
+        row["admitted"] for row in report["streams"]
+    ):
+        console.print(
+            "  the streams count different things, so the pool has no one price of an output: the"
+            " tables say what each costs on devices of its own",
+            highlight=False,
+        )
     for count, cost in report["device_seconds_per_output"].items():
         console.print(f"  {cost:.4g} device-seconds per on-time output ({count})", highlight=False)

@@ -104,7 +104,15 @@ def _print(outcome: Mapping[str, Any], console: Console) -> None:
         f"{outcome['tasks']} tasks in {outcome['cpu_s']:.2f} s of one core"
         f" ({outcome['tasks_per_s']:.0f} tasks/s)"
     )
-    for line in (pace, kept, batching, load, door, speed):
+    most = {
+        field: max(100.0 * look[field] for look in outcome["fragmentation"])
+        for field in ("stranded_memory", "stranded_time")
+    }
+    stranded = (
+        f"fragmentation: at most {most['stranded_memory']:.0f}% of the pool's memory and"
+        f" {most['stranded_time']:.0f}% of its time free and of no use to the smallest rank"
+    )
+    for line in (pace, kept, batching, load, stranded, door, speed):
         console.print(f"  {line}", highlight=False)
     for refusal in outcome["refused"][:3]:
         console.print(
