@@ -190,9 +190,10 @@ def draw(path: Path, found: Mapping[str, Any]) -> None:
         drift.plot(at, 1e3 * np.array(run["error_m"]), "o-", ms=4, color=colour, label=f"{kv} KV")
     drift.set_xlabel("chunk of one stream")
     drift.set_ylabel("mean error [mm]")
-    drift.set_ylim(bottom=0)
     drift.legend(frameon=False)
     for axis in axes.flat:
+        if axis is not axes[1, 1]:
+            axis.set_ylim(0.0, 1.08 * axis.dataLim.y1)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     save(figure, path)
@@ -233,4 +234,3 @@ def _bars(
         label=label,
     )
     axis.set_ylabel("mean error [mm]")
-    axis.set_ylim(bottom=0)
