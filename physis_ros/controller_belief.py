@@ -24,7 +24,7 @@ from physis_ros.joint_motion import Floats, JointMotion
 from physis_ros.possible_motions import Arrivals, PossibleMotion, arrivals
 
 # Moments of arrival that are looked at, so far apart.
-_ARRIVAL_STEP_S = 0.0125
+_ARRIVAL_STEP_S = 0.016
 # A controller that takes a trajectory so shortly before its first point leaves no way to it.
 _LEAST_WAY_S = 1e-3
 
@@ -101,7 +101,7 @@ class ControllerBelief:
         Raises:
             RuntimeError: before the robot's place was known.
         """
-        left = (arrivals or self.arrivals(now_s)).some()
+        left = arrivals or self.arrivals(now_s)
         if left.at_s[-1] > points.start_s - _LEAST_WAY_S:
             raise ValueError("the first point may be due before the trajectory is taken")
         self._possible.append(
@@ -147,6 +147,22 @@ class ControllerBelief:
         return self._seen[1]
 
     def _arrivals(self, now_s: float) -> Arrivals:
+        return arrivals(self._possible, self._moments(now_s))
+
+    def _moments(self, now_s: float) -> Floats:
+        """Moments of arrival that are looked at, [T]: evenly apart, and the last one of each motion
+        that ends meanwhile, where most of what it may lead to parts from the rest. Half a step
+        stands between any two, so that their number is bounded however many motions there are.
+        """
         steps = math.ceil(self.late_s / _ARRIVAL_STEP_S)
-        at_s: Floats = now_s + np.linspace(0.0, self.late_s, steps + 1, dtype=np.float64)
-        return arrivals(self._possible, at_s)
+        even: Floats = now_s + np.linspace(0.0, self.late_s, steps + 1, dtype=np.float64)
+        apart_s = 0.5 * _ARRIVAL_STEP_S
+        last_s: list[float] = []
+        for until_s in sorted({one.until_s for one in self._possible}):
+            if even[0] < until_s < even[-1] and (not last_s or until_s - last_s[-1] >= apart_s):
+                last_s.append(until_s)
+        if not last_s:
+            return even
+        between = even[1:-1]
+        clear = np.abs(between[:, None] - last_s).min(axis=1) >= apart_s
+        return np.sort(np.concatenate([even[[0, -1]], between[clear], last_s]))

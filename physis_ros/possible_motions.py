@@ -30,15 +30,6 @@ class Arrivals:
     positions: Floats
     velocities: Floats
 
-    def some(self) -> Arrivals:
-        """Those of every other moment, first and last among them: where a motion leads to changes
-        so little between moments of going over to it that these are enough."""
-        moments = np.unique(self.at_s)
-        kept = np.isin(self.at_s, [moments[0], *moments[::-2]])
-        return Arrivals(
-            at_s=self.at_s[kept], positions=self.positions[kept], velocities=self.velocities[kept]
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PossibleMotion:

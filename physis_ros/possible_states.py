@@ -13,8 +13,9 @@ import numpy.typing as npt
 from physis_ros.joint_motion import Floats
 
 # A cubic of T seconds asks for q + 2T/3 v and q + T/3 v of the state that it leaves [s].
-# States are seen along q, along v, and along q + lambda v for these.
-_SLANTS_S = np.array([0.02, 0.05, 0.12, 0.4])[:, None, None, None]
+# States are seen along q, along v, and along q + lambda v for these. Below zero too: a cubic that
+# swings back turns what is outermost now into what was outermost against its speed.
+_SLANTS_S = np.array([0.02, 0.05, 0.12, 0.4, -0.1])[:, None, None, None]
 # Each direction both ways: the least and the largest along it are the largest of these.
 _ALONG_Q = np.kron([1.0, 0.0, *np.ones(_SLANTS_S.size)], [-1.0, 1.0])
 _ALONG_V = np.kron([0.0, 1.0, *_SLANTS_S.ravel()], [-1.0, 1.0])

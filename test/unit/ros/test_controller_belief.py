@@ -84,8 +84,10 @@ def test_what_is_replaced_before_it_is_taken_leaves_what_was_before_it():
     assert between(made, 10.15, 10.2)[0] == pytest.approx(0.0)
     # The first was replaced, and the second taken from rest; or both were taken, the first at once.
     slowest = JointMotion.at_rest(np.array([0.0]), 10.0).going_over(10.2, points(10.4, 1.0))
-    least, most = between(made, 10.2, 10.3625)
-    assert least == pytest.approx(slowest.state(10.3625)[0][0], abs=1e-6)
+    at_s = made.arrivals(10.2).at_s
+    shortly_before_s = at_s[at_s < 10.38].max()
+    least, most = between(made, 10.2, shortly_before_s)
+    assert least == pytest.approx(slowest.state(shortly_before_s)[0][0], abs=1e-6)
     assert most > 0.9
 
 
@@ -98,7 +100,8 @@ def test_possibilities_stay_countable_however_quickly_commands_follow():
         made.taken(now_s + 0.001)
         now_s += 0.01
     arrivals = made.arrivals(now_s)
-    assert arrivals.at_s.size <= 17 * STATES
+    # 14 moments evenly apart, and as many between them at most.
+    assert arrivals.at_s.size <= 27 * STATES
 
 
 @settings(max_examples=50, deadline=None)
