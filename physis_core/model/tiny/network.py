@@ -264,7 +264,7 @@ class TinyNetwork(nn.Module):
             past = self.embed([x.flatten(0, 1) for x in history], condition.flatten(0, 1))
             past_level = self.level(torch.zeros_like(level)).repeat_interleave(chunks, dim=0)
             both, both_level = (
-                torch.cat([x.unflatten(0, (batch, chunks)) for x in pair], dim=1).flatten(0, 1)  # type: ignore[no-untyped-call]
+                torch.cat([x.unflatten(0, (batch, chunks)) for x in pair], dim=1).flatten(0, 1)
                 for pair in ((past, tokens), (past_level, per_chunk))
             )
             mask = clean_history_mask(chunks, tokens.shape[1], window)
