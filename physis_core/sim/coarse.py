@@ -21,6 +21,8 @@ from physis_core.types import StageGraph
 
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GOLDEN = 0.6180339887498949
+_BEATS = 3
+"""So many times as long a run is looked at where periods differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,9 @@ def check_scenario(
                 first_responses=4,
             )
         )
+    if len({stream.period_s for stream in streams}) > 1:
+        # Streams of different periods meet in another way each time.
+        periods *= _BEATS
     fill_s = max(totals_s) * 1.2 + longest_s
     scenario = Scenario(
         pool=pool,
