@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -309,6 +311,9 @@ class ProcessCluster:
         for channel in self._channels.values():
             channel.close()
         if self._listener is not None:
+            # To close a socket does not wake the thread that accepts on it: a last caller does.
+            with contextlib.suppress(OSError), socket.create_connection(self._listener.address):
+                pass
             self._listener.close()
         self._store = None
 
