@@ -27,13 +27,13 @@ from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import make_task
 from physis_core.learn.closed_loop import (
     RENDER_SIZE,
-    SERVO_STEP_S,
     ClosedLoopConfig,
     ModelPolicy,
     run_recorded,
     still_errors,
+    tick_times,
 )
-from physis_core.learn.paired import mean_interval, paired_difference
+from physis_core.learn.intervals import mean_interval, paired_difference
 from physis_core.learn.playing import Player
 from physis_core.learn.schedule import PlannedChunk, periodic
 from physis_core.observe.jerk import rms_jerk
@@ -120,7 +120,7 @@ def play_fast(
     tasks = [make_task(config.task, config.first_seed)]
     record = run_recorded(policy, tasks, config, planned=planned, player=player)
     still = still_errors(tasks, config, Kinematics(build_model(props=tasks[0].props)))
-    at_s = SERVO_STEP_S * (1 + np.arange(record.errors.shape[1]))
+    at_s = tick_times(config)
     settled = at_s >= config.settle_s
     outcome = tasks[0].rule.judge(at_s, record.errors[0], still[0])
     return Played(

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from physis_core.arm.tasks import make_task
-from physis_core.learn.evaluation import wilson
-from physis_core.learn.paired import mean_interval
+from physis_core.learn.intervals import mean_interval, wilson
 from physis_core.observe.run_samples import pooled, time_figures
 from physis_ros.eval_episode import StackEpisode
 from physis_ros.run_record import VERDICTS

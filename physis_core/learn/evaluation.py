@@ -1,7 +1,7 @@
 """The fast evaluation of a policy, as the report of a run (DESIGN section 8).
 
-Times are those of the simulation: what was asked for, not what this machine took. The safety
-controller and the buffer are not in this loop.
+Times are those of the simulation: what was asked for, not what this machine took. Buffer and safety
+controller are in it where the caller gives a player that holds them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,12 @@ from physis_core.learn.closed_loop import (
     summary,
     tick_times,
 )
+from physis_core.learn.intervals import wilson
 from physis_core.learn.playing import Player
 from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.machine import machine
 from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
-
-
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """95% interval of a share (Wilson's score)."""
-    z, share = 1.96, hits / of
-    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def evaluate_fast(
@@ -74,15 +67,15 @@ def evaluate_fast(
     if isinstance(rule, StaysNear):
         rule = StaysNear(share=rule.share, settle_s=config.settle_s)
     found = report(config, record.errors, expert, still, str(checkpoint), rule)
-    found["task"]["jerk_rad_s3"] = jerks(record, config.settle_s)
+    found["task"]["jerk_rad_s3"] = jerks(record, config)
     found["task"]["limit_ticks"] = limit_ticks(record, UR5E_LIMITS)
     return found
 
 
-def jerks(record: LoopRecord, settle_s: float) -> dict[str, float]:
+def jerks(record: LoopRecord, config: ClosedLoopConfig) -> dict[str, float]:
     """rms over episodes of the rms jerk after settling, rad/s^3."""
-    at_s = SERVO_STEP_S * (1.0 + np.arange(record.errors.shape[1]))
-    settled = at_s > settle_s
+    at_s = tick_times(config)
+    settled = at_s > config.settle_s
 
     def over_episodes(paths: Array) -> float:
         each = [rms_jerk(path[settled], at_s[settled]) for path in paths]

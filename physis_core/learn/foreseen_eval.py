@@ -23,7 +23,7 @@ from torch import Tensor
 from physis_core.learn.dataset import EpisodeSet
 from physis_core.learn.foreseen import ForeseenConfig, lookaheads, shown_moments
 from physis_core.learn.frames import FrameMaker
-from physis_core.learn.paired import mean_interval
+from physis_core.learn.intervals import mean_interval
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.learn.world_eval import psnr_db
 from physis_core.model.tiny.loading import load_tiny

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from physis_core.learn.evaluation import wilson
+from physis_core.learn.intervals import mean_interval, paired_difference, wilson
 from physis_core.learn.kv_cells import (
     PERIODS_S,
     RESPONSES_S,
@@ -21,7 +21,6 @@ from physis_core.learn.kv_cells import (
     hardware_cells,
     own_cells,
 )
-from physis_core.learn.paired import mean_interval, paired_difference
 from physis_core.observe.plots import save
 from physis_core.types import Array
 

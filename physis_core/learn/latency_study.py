@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,7 +37,6 @@ from matplotlib.figure import Figure
 
 from physis_core.arm.camera import Camera
 from physis_core.arm.kinematics import Kinematics
-from physis_core.arm.plant import Plant
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Task, make_task
 from physis_core.learn.closed_loop import (
@@ -47,16 +45,16 @@ from physis_core.learn.closed_loop import (
     ExpertPolicy,
     ModelPolicy,
     Policy,
-    RefreshingPolicy,
     run_recorded,
     still_errors,
 )
 from physis_core.learn.evaluation import judged
 from physis_core.learn.schedule import PlannedChunk, periodic
+from physis_core.learn.told import NotTold, Told, ToldEach
 from physis_core.model.tiny import checkpoint as checkpoints
 from physis_core.observe.plots import save
 from physis_core.observe.result_file import write_result
-from physis_core.types import Array, UserError
+from physis_core.types import UserError
 
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00")
 """Colour-blind safe (Okabe and Ito), in the order of WAYS."""
@@ -65,82 +63,6 @@ WAYS = ("told", "own times", "on arrival", "every step", "one told")
 REFRESHING = ("every step", "one told")
 EXPERT = "expert"
 LATENCIES_MS = (0, 100, 200, 300, 400, 500, 600)
-
-
-class NotTold:
-    """A policy that believes its chunks to be in force at once.
-
-    `by_time`: point k is played at capture + k * step, held past the last; else at arrival + k *
-    step.
-    """
-
-    def __init__(self, policy: Policy, *, by_time: bool) -> None:
-        self._policy = policy
-        self._by_time = by_time
-
-    @property
-    def step_s(self) -> float:
-        return self._policy.step_s
-
-    def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
-        points = self._policy.chunks(now_s, plants, 0.0)
-        return later(points, lookahead_s / self.step_s) if self._by_time else points
-
-
-def later(points: Array, steps: float) -> Array:
-    """The path of points [E, K, J] seen from `steps` points on, held past the last: [E, K, J]."""
-    count = points.shape[1]
-    place = np.clip(np.arange(count) + steps, 0.0, count - 1)
-    low = np.minimum(place.astype(int), max(count - 2, 0))
-    share = (place - low)[None, :, None]
-    high = np.minimum(low + 1, count - 1)
-    out: Array = (1.0 - share) * points[:, low] + share * points[:, high]
-    return out
-
-
-class Told:
-    """A policy that is told the lookahead, up to what it was trained for."""
-
-    def __init__(self, policy: Policy, max_s: float) -> None:
-        self._policy = policy
-        self._max_s = max_s
-
-    @property
-    def step_s(self) -> float:
-        return self._policy.step_s
-
-    def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
-        told_s = min(lookahead_s, self._max_s)
-        points = self._policy.chunks(now_s, plants, told_s)
-        return later(points, (lookahead_s - told_s) / self.step_s)
-
-
-class ToldEach:
-    """Each observation of a chunk is told its own time to the exit: `apart_s` more than the next.
-
-    Implements `RefreshingPolicy`. `steps`: looks of a chunk, D.
-    """
-
-    def __init__(
-        self, policy: RefreshingPolicy, max_s: float, *, steps: int, apart_s: float
-    ) -> None:
-        self._policy = policy
-        self._max_s = max_s
-        self._steps = steps
-        self._apart_s = apart_s
-        self._looks: Counter[int] = Counter()
-
-    @property
-    def step_s(self) -> float:
-        return self._policy.step_s
-
-    def look(self, chunk: int, plants: Sequence[Plant], lookahead_s: float) -> None:
-        self._looks[chunk] += 1
-        left = self._steps - self._looks[chunk]
-        self._policy.look(chunk, plants, min(lookahead_s + left * self._apart_s, self._max_s))
-
-    def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
-        return self._policy.chunks(now_s, plants, min(lookahead_s, self._max_s))
 
 
 def refreshed(config: ClosedLoopConfig, steps: int) -> tuple[PlannedChunk, ...]:

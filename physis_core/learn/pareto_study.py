@@ -41,7 +41,7 @@ from physis_core.learn.closed_loop import (
     still_errors,
 )
 from physis_core.learn.evaluation import judged
-from physis_core.learn.latency_study import Told
+from physis_core.learn.told import Told
 from physis_core.model.inputs import read_model_inputs
 from physis_core.model.loading import ModelRef, load_spec
 from physis_core.model.tiny import checkpoint as checkpoints
@@ -154,8 +154,10 @@ def measure(
 
 def in_the_loop(
     checkpoint: Path, config: ClosedLoopConfig, points: Sequence[EnginePoint]
-) -> list[dict[str, Any]]:
-    """One row per point: the engine's figures and what the task came to, both ways."""
+) -> tuple[list[dict[str, Any]], float]:
+    """One row per point: the engine's figures and what the task came to, both ways. Beside them the
+    mean error of standing still [m].
+    """
     trained_s = read_model_inputs(checkpoint).period_s
     shape = checkpoints.read_config(checkpoint)
     tasks = [make_task(config.task, config.first_seed + n) for n in range(config.episodes)]
@@ -185,7 +187,7 @@ def in_the_loop(
             )
     for row, best in zip(rows, on_front(rows), strict=True):
         row["on_front"] = best
-    return rows
+    return rows, judged(tasks[0].rule, config, still, still)[1]["mean_m"]
 
 
 def on_front(rows: Sequence[dict[str, Any]]) -> list[bool]:
@@ -310,14 +312,11 @@ def main() -> int:
                     chunks=args.chunks,
                 )
             )
-        rows = in_the_loop(args.checkpoint, config, points)
+        rows, still_m = in_the_loop(args.checkpoint, config, points)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
     print_rows(rows)
-    tasks = [make_task(config.task, config.first_seed + n) for n in range(config.episodes)]
-    still = still_errors(tasks, config, Kinematics(build_model(props=tasks[0].props)))
-    still_m = judged(tasks[0].rule, config, still, still)[1]["mean_m"]
     print(f"standing still: {1e3 * still_m:.1f} mm")
     if args.plot:
         draw(args.plot, rows, still_m)

@@ -28,8 +28,8 @@ from physis_core.arm.plant import Plant
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Follow, Task
 from physis_core.learn.closed_loop import RENDER_SIZE, ClosedLoopConfig, ModelPolicy, Policy, run
-from physis_core.learn.evaluation import wilson
 from physis_core.learn.frames import FrameMaker
+from physis_core.learn.intervals import wilson
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.image_input import resize_rgb
 from physis_core.model.tiny.loading import load_tiny

@@ -1,58 +1,17 @@
-"""The report of the fast evaluation, and how the latency study plays a policy that is not told."""
+"""The report of the fast evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from physis_core.arm.limits import UR5E_LIMITS
 from physis_core.arm.outcome import Arrives, StaysNear
-from physis_core.arm.plant import Plant
 from physis_core.learn.closed_loop import ClosedLoopConfig, LoopRecord
-from physis_core.learn.evaluation import evaluate_fast, limit_ticks, report, wilson
-from physis_core.learn.latency_study import NotTold, Told, later
-from physis_core.types import Array, UserError
-
-
-class Line:
-    """A policy whose plan is the time since the capture; it notes what it was told."""
-
-    step_s = 0.1
-
-    def __init__(self) -> None:
-        self.told_s: list[float] = []
-
-    def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
-        self.told_s.append(lookahead_s)
-        return (lookahead_s + 0.1 * np.arange(5))[None, :, None]
-
-
-@given(steps=st.floats(0.0, 12.0))
-def test_a_later_look_at_a_path_is_on_the_path_and_holds_its_end(steps: float) -> None:
-    points = np.arange(5.0)[None, :, None]
-    seen = later(points, steps)[0, :, 0]
-    np.testing.assert_allclose(seen, np.minimum(np.arange(5) + steps, 4.0), atol=1e-9)
-
-
-def test_a_policy_that_is_not_told_plays_by_time_or_on_arrival() -> None:
-    line = Line()
-    by_time = NotTold(line, by_time=True).chunks(0.0, [], 0.2)[0, :, 0]
-    on_arrival = NotTold(line, by_time=False).chunks(0.0, [], 0.2)[0, :, 0]
-    assert line.told_s == [0.0, 0.0]
-    np.testing.assert_allclose(by_time, [0.2, 0.3, 0.4, 0.4, 0.4])
-    np.testing.assert_allclose(on_arrival, [0.0, 0.1, 0.2, 0.3, 0.4])
-
-
-def test_a_lookahead_beyond_training_is_told_as_the_longest_known_one() -> None:
-    line = Line()
-    points = Told(line, 0.3).chunks(0.0, [], 0.5)[0, :, 0]
-    assert line.told_s == [0.3]
-    np.testing.assert_allclose(points, [0.5, 0.6, 0.7, 0.7, 0.7])
+from physis_core.learn.evaluation import evaluate_fast, limit_ticks, report
+from physis_core.types import UserError
 
 
 def test_the_report_has_what_every_report_has() -> None:
@@ -105,14 +64,6 @@ def test_episodes_too_short_to_be_judged_are_refused() -> None:
     short = np.full((1, 30), 0.1)
     with pytest.raises(UserError, match="duration"):
         report(config, short, short, short, "x", Arrives(tolerance_m=0.02, within_s=5.0))
-
-
-@given(of=st.integers(1, 200), share=st.floats(0.0, 1.0))
-def test_wilsons_interval_holds_the_share(of: int, share: float) -> None:
-    hits = round(share * of)
-    low, high = wilson(hits, of)
-    assert 0.0 <= low <= hits / of + 1e-12
-    assert hits / of - 1e-12 <= high <= 1.0
 
 
 def test_an_unknown_task_is_refused() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from physis_core.learn.evaluation import wilson
 from physis_core.learn.frame_set import FrameSet, split
 from physis_core.learn.frames import resampled, standing_ball
+from physis_core.learn.intervals import wilson
 from physis_core.learn.latent_set import LatentSet, WorldSampling
 from physis_core.learn.policy_in_world import success
 from physis_core.learn.pose_probe import ProbeTrainer, load_probe, read_places

@@ -16,6 +16,7 @@ from physis_core.model.reference import ReferenceStream
 from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.engine import Engine, EngineEvent
+from physis_core.runtime.envelope import InFlight
 from physis_core.types import FinishedChunk, Observation, ObservationStamp
 
 torch.set_num_threads(1)
@@ -121,6 +122,19 @@ def assert_same(chunk: FinishedChunk, wanted: dict[str, torch.Tensor], exact: bo
             np.testing.assert_array_equal(given, value.numpy(), err_msg=where)
         else:
             np.testing.assert_allclose(given, value.numpy(), rtol=1e-7, atol=1e-9, err_msg=where)
+
+
+@pytest.fixture
+def in_flight() -> Callable[..., InFlight]:
+    """A chunk on its way: number, and what is not as usual."""
+
+    def make(number: int, **changes: object) -> InFlight:
+        places = dict.fromkeys(("epoch", "stage", "block", "step", "seed", "version"), 0)
+        times = dict.fromkeys(("deadline_s", "ready_s", "release_s", "entry_s"), 0.0)
+        names = {"stream": 1, "seq": number, "chunk_id": number, "touches": (1,)}
+        return InFlight(**(places | times | names | changes))  # type: ignore[arg-type]
+
+    return make
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 from physis_core.model.loading import ModelRef, load_spec
 from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.engine import Engine
-from physis_core.runtime.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.runtime.envelope import ENVELOPE_BYTES
 from physis_core.runtime.gloo_link import GlooReceiver, GlooSender, edge_group
 from physis_core.runtime.link import PayloadLayout, check_link
 from physis_core.types import UserError
@@ -63,32 +63,12 @@ class Edge:
             assert self.news.wait_for(holds, PATIENCE_S)
 
 
-def chunk(number, payload=()):
-    return InFlight(
-        stream=1,
-        epoch=0,
-        seq=number,
-        stage=0,
-        block=0,
-        step=0,
-        deadline_s=0.0,
-        ready_s=0.0,
-        chunk_id=number,
-        seed=0,
-        version=0,
-        release_s=0.0,
-        entry_s=0.0,
-        touches=(1,),
-        payload=payload,
-    )
-
-
 def random_payload(specs, number):
     generator = torch.Generator().manual_seed(number)
     return tuple(torch.randn(1, *s.shape, generator=generator).to(s.dtype) for s in specs)
 
 
-def test_payloads_of_both_kinds_cross_one_edge_bit_for_bit_and_in_order():
+def test_payloads_of_both_kinds_cross_one_edge_bit_for_bit_and_in_order(in_flight):
     layout = PayloadLayout(SPEC)
     # A block partition's ring: to block 2 goes hidden, to the next step's block 0 latent.
     stages = [2, SPEC.blocks]
@@ -96,7 +76,7 @@ def test_payloads_of_both_kinds_cross_one_edge_bit_for_bit_and_in_order():
     kinds = [SPEC.hidden, SPEC.latent]
     for number in range(40):
         edge.sender.send(
-            chunk(number, random_payload(kinds[number % 2], number)), stages[number % 2]
+            in_flight(number, payload=random_payload(kinds[number % 2], number)), stages[number % 2]
         )
     edge.until(lambda: len(edge.chunks) == 40)
     for number, came in enumerate(edge.chunks):
@@ -111,10 +91,10 @@ def test_payloads_of_both_kinds_cross_one_edge_bit_for_bit_and_in_order():
     assert not edge.lost
 
 
-def test_credits_come_back_and_buffers_are_used_again():
+def test_credits_come_back_and_buffers_are_used_again(in_flight):
     edge = Edge(ENVELOPE_BYTES, None)
     for number in range(100):
-        edge.sender.send(chunk(number), 1)
+        edge.sender.send(in_flight(number), 1)
         edge.until(lambda number=number: len(edge.chunks) == number + 1)
         edge.receiver.give_credit(1, 0, 1)
         edge.receiver.flush()

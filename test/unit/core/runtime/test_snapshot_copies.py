@@ -7,7 +7,6 @@ import threading
 import torch
 
 from physis_core.model.kv import ChunkKVWindow
-from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.snapshot_copies import SnapshotCopies
 from physis_core.runtime.tensor_arrays import to_tensors
 
@@ -48,38 +47,19 @@ def window(chunks):
     return kv
 
 
-def task(seq):
-    return InFlight(
-        stream=1,
-        epoch=2,
-        seq=seq,
-        stage=0,
-        block=0,
-        step=0,
-        deadline_s=0.0,
-        ready_s=0.0,
-        chunk_id=seq + 10,
-        seed=0,
-        version=0,
-        release_s=0.0,
-        entry_s=0.0,
-        touches=(),
-    )
-
-
-def test_a_copy_is_of_the_moment_and_restores_the_window():
+def test_a_copy_is_of_the_moment_and_restores_the_window(in_flight):
     front = Front(blocked=True)
     copies = SnapshotCopies(1, front.take)
     kv = window(4)
     wanted = window(4)
-    copies.take(task(4), Slot(3, kv))
+    copies.take(in_flight(4, epoch=2), Slot(3, kv))
     kv.append(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4))
     front.may.set()
     front.until(1)
     copies.close()
     (message,) = front.came
     assert message.kind == "saved"
-    assert message.fields == {"stream": 1, "epoch": 2, "seq": 4, "chunk": 14, "stage": 3}
+    assert message.fields == {"stream": 1, "epoch": 2, "seq": 4, "chunk": 4, "stage": 3}
     again = window(0)
     again.restore(to_tensors(message.arrays))
     k, v = torch.ones(2, 1, 4), torch.ones(2, 1, 4)
@@ -89,13 +69,13 @@ def test_a_copy_is_of_the_moment_and_restores_the_window():
     assert ours[2] == theirs[2]
 
 
-def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out():
+def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out(in_flight):
     front = Front(blocked=True)
     copies = SnapshotCopies(1, front.take)
     kv = window(4)
-    copies.take(task(0), Slot(0, kv))
-    copies.take(task(1), Slot(0, kv))
-    copies.take(task(1), Slot(5, kv))
+    copies.take(in_flight(0, epoch=2), Slot(0, kv))
+    copies.take(in_flight(1, epoch=2), Slot(0, kv))
+    copies.take(in_flight(1, epoch=2), Slot(5, kv))
     assert (copies.taken, copies.skipped) == (2, 1)
     front.may.set()
     front.until(2)
@@ -104,10 +84,10 @@ def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out():
     assert copies.counters()["bytes"] == 2 * sum(a.nbytes for a in front.came[0].arrays.values())
 
 
-def test_an_emulated_stage_has_nothing_to_copy_and_still_says_where_it_is():
+def test_an_emulated_stage_has_nothing_to_copy_and_still_says_where_it_is(in_flight):
     front = Front()
     copies = SnapshotCopies(1, front.take)
-    copies.take(task(0), Slot(0, None))
+    copies.take(in_flight(0, epoch=2), Slot(0, None))
     front.until(1)
     copies.close()
     assert not front.came[0].arrays

@@ -14,7 +14,6 @@ from physis_core.model.loading import load_spec
 from physis_core.runtime.control import Message
 from physis_core.runtime.deployment import simple_deployment
 from physis_core.runtime.device import ModelExecutor
-from physis_core.runtime.envelope import InFlight
 from physis_core.runtime.host_clock import HostClock
 from physis_core.runtime.stream import StreamConfig
 from physis_core.runtime.warmup import build_devices
@@ -101,7 +100,8 @@ class Edge:
 class SecondWorker:
     """The second of two stages on a loop in a thread of its own, with one open stream."""
 
-    def __init__(self, ref, **options):
+    def __init__(self, ref, in_flight, **options):
+        self._in_flight = in_flight
         deployment = simple_deployment(ref, partition="block", devices=2, workers=2, **options)
         self.news = threading.Condition()
         self.replies = []
@@ -139,23 +139,8 @@ class SecondWorker:
             )
 
     def chunk(self, number):
-        return InFlight(
-            stream=1,
-            epoch=0,
-            seq=number,
-            stage=1,
-            block=-1,
-            step=-1,
-            deadline_s=0.0,
-            ready_s=0.0,
-            chunk_id=number,
-            seed=0,
-            version=0,
-            release_s=0.0,
-            entry_s=0.0,
-            touches=(1,),
-            payload=tuple(torch.zeros(1, *part.shape) for part in self.spec.hidden),
-        )
+        payload = tuple(torch.zeros(1, *part.shape) for part in self.spec.hidden)
+        return self._in_flight(number, stage=1, payload=payload)
 
     def asleep(self):
         """Wait until the loop has nothing to do and its thread sleeps."""
@@ -182,8 +167,10 @@ def seen_threads(monkeypatch):
     return threads
 
 
-def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(synthetic, seen_threads):
-    worker = SecondWorker(synthetic(steps=1, blocks=2))
+def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(
+    synthetic, seen_threads, in_flight
+):
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
     seen_threads.clear()
     for number in range(5):
         worker.asleep()
@@ -196,9 +183,9 @@ def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(synthet
 
 
 def test_a_loop_that_is_awake_keeps_its_turn_and_chunks_their_order(
-    synthetic, seen_threads, monkeypatch
+    synthetic, seen_threads, monkeypatch, in_flight
 ):
-    worker = SecondWorker(synthetic(steps=1, blocks=2))
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
     computing, go_on = threading.Event(), threading.Event()
     noted = ModelExecutor.run
 
@@ -223,9 +210,9 @@ def test_a_loop_that_is_awake_keeps_its_turn_and_chunks_their_order(
 
 
 def test_who_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
-    synthetic, seen_threads
+    synthetic, seen_threads, in_flight
 ):
-    worker = SecondWorker(synthetic(steps=1, blocks=2), max_batch=1)
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight, max_batch=1)
     seen_threads.clear()
     worker.asleep()
     worker.loop.inbox.append(("chunk", worker.chunk(0)))
@@ -235,8 +222,8 @@ def test_who_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
     assert seen_threads == [threading.get_ident(), worker.thread.ident]
 
 
-def test_where_threads_work_together_only_the_loop_computes(synthetic, seen_threads):
-    worker = SecondWorker(synthetic(steps=1, blocks=2), threads=2)
+def test_where_threads_work_together_only_the_loop_computes(synthetic, seen_threads, in_flight):
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight, threads=2)
     seen_threads.clear()
     worker.asleep()
     worker.loop.deliver(worker.chunk(0))
@@ -245,8 +232,10 @@ def test_where_threads_work_together_only_the_loop_computes(synthetic, seen_thre
     assert seen_threads == [worker.thread.ident]
 
 
-def test_an_error_in_a_turn_that_another_thread_took_ends_the_loop(synthetic, monkeypatch):
-    worker = SecondWorker(synthetic(steps=1, blocks=2))
+def test_an_error_in_a_turn_that_another_thread_took_ends_the_loop(
+    synthetic, monkeypatch, in_flight
+):
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
     worker.asleep()
 
     def broken(chunk, slot, now_s):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_core.learn.paired import mean_interval, paired_difference
+from physis_core.learn.intervals import mean_interval, paired_difference, wilson
 
 
 def test_the_interval_of_four_values_by_hand() -> None:
@@ -39,3 +39,11 @@ def test_what_is_common_to_both_falls_out(theirs: list[float], apart: float) -> 
     mean, half = paired_difference(np.array(theirs) + apart, np.array(theirs))
     assert mean == pytest.approx(apart, abs=1e-9)
     assert half == pytest.approx(0.0, abs=1e-9)
+
+
+@given(of=st.integers(1, 200), share=st.floats(0.0, 1.0))
+def test_wilsons_interval_holds_the_share(of: int, share: float) -> None:
+    hits = round(share * of)
+    low, high = wilson(hits, of)
+    assert 0.0 <= low <= hits / of + 1e-12
+    assert hits / of - 1e-12 <= high <= 1.0

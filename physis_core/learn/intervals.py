@@ -1,4 +1,4 @@
-"""Means over episodes with their 95% intervals, and differences of the same episodes. Pure."""
+"""95% intervals of means and shares over episodes, and of paired differences. Pure."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ def mean_interval(values: Array) -> tuple[float, float]:
 def paired_difference(ours: Array, theirs: Array) -> tuple[float, float]:
     """Mean of ours - theirs over the same episodes, and the half width of its 95% interval."""
     return mean_interval(np.asarray(ours) - np.asarray(theirs))
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """95% interval of a share (Wilson's score)."""
+    z, share = 1.96, hits / of
+    centre = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of)) / (1 + z * z / of)
+    return max(0.0, centre - half), min(1.0, centre + half)
