@@ -24,7 +24,8 @@ FACTORS = 512
 class Measured:
     """`costs`: median seconds by block and batch size. `factors`: quantiles of durations over their
     median. `per_batch_s`: mean time between a batch and the next where that one was ready.
-    `per_hop_s`, `per_entry_s`: from one worker, and from the front, to a worker that idles.
+    `per_hop_s`, `per_entry_s`: median seconds from one worker, and from the front, to a worker that
+    idles.
     `per_message_s`: by how much the chunks of one batch leave one after the other; the first may
     find the next worker idle, and runs alone then.
     """
@@ -37,8 +38,14 @@ class Measured:
     per_message_s: float
 
 
-def profile_of(run: EngineRun, blocks: int) -> Measured:
-    """Raises ValueError where the run was too short to say anything."""
+def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
+    """Costs are taken from `run`, with the workers as busy as they get; the ways between them from
+    `lone`, with one chunk under way at a time. A worker that computes looks at its mail afterwards,
+    and the model has that wait already.
+
+    Raises:
+        ValueError: a run was too short to say anything.
+    """
     durations: dict[tuple[int, int], list[float]] = {}
     gaps: list[float] = []
     tasks = run.trace.tasks
@@ -62,19 +69,26 @@ def profile_of(run: EngineRun, blocks: int) -> Measured:
             factors.extend((np.array(seconds) / median).tolist())
     if len(costs) < blocks:
         raise ValueError(f"only blocks {sorted(costs)} of {blocks} ran often enough")
-    came = tasks["ready_s"] - tasks["sent_s"]
-    hopped = (tasks["source"] >= 0) & (tasks["source"] != tasks["device"])
+    hopped = _hopped(tasks)
+    ways = lone.trace.tasks[lone.trace.tasks["chunk"] >= COLD]
+    if not len(ways):
+        raise ValueError(f"no chunk after the first {COLD} went its way alone")
+    came = ways["ready_s"] - ways["sent_s"]
     return Measured(
         costs={b: with_sizes(row, run.costs_s.get(b, {})) for b, row in costs.items()},
         factors=tuple(np.quantile(factors, (np.arange(FACTORS) + 0.5) / FACTORS).tolist()),
         # A batch that waits for the front's or a peer's message is no dispatch: beyond p99 there
         # are only stalls, which the durations have as well.
         per_batch_s=_trimmed_mean(gaps),
-        # A receiver that computes looks at its mail afterwards; the quick ones met an idle one.
-        per_hop_s=_quick(came[hopped]),
-        per_entry_s=_quick(came[tasks["source"] < 0]),
+        per_hop_s=_median(came[_hopped(ways)]),
+        per_entry_s=_median(came[ways["source"] < 0]),
         per_message_s=_message_s(tasks, tasks[hopped]),
     )
+
+
+def _hopped(tasks: Any) -> Any:
+    """Which of them came from another worker."""
+    return (tasks["source"] >= 0) & (tasks["source"] != tasks["device"])
 
 
 def _message_s(tasks: Any, hopped: Any) -> float:
@@ -150,5 +164,6 @@ def _trimmed_mean(values: list[float]) -> float:
     return float(kept[kept <= np.percentile(kept, 99.0)].mean())
 
 
-def _quick(seconds: Any) -> float:
-    return float(np.percentile(seconds, 10)) if len(seconds) else 0.0
+def _median(seconds: Any) -> float:
+    """0 where nothing went that way: one worker alone has no hops."""
+    return float(np.median(seconds)) if len(seconds) else 0.0

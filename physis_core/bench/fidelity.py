@@ -1,8 +1,9 @@
 """`physis bench fidelity`: what the simulator says against what the engine does on this machine.
 
-Partitions, one to four streams, with and without a period. Each case is profiled first, in a run of
-its own on the same workers with its streams free running; the simulator gets that profile, and of
-the compared run only when its streams began.
+Partitions, one to four streams, with and without a period. Each case is profiled first, in runs of
+its own on the same workers: its streams free running for what computing costs, and one chunk at a
+time for what the ways between workers do. The simulator gets that profile, and of the compared run
+only when its streams began.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from physis_core.types import UserError
 
 SETTLE = 24
 """Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""
-PROFILE_CHUNKS = 24
+PROFILE_CHUNKS = 40
+LONE_CHUNKS = 20
 TIMEOUT_S = 300.0
 _GOLDEN = 0.6180339887498949
 """Its multiples, as shares of a period, are spread evenly for any number of streams."""
@@ -171,7 +173,11 @@ def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]
     total = SETTLE + chunks
     period_s = None
     with Session(deployment, timeout_s=TIMEOUT_S) as session:
-        profile = profile_of(session.run(free, chunks=PROFILE_CHUNKS), graph.blocks)
+        profile = profile_of(
+            session.run(free, chunks=PROFILE_CHUNKS),
+            session.run([_config(0, None, 1)], chunks=LONE_CHUNKS),
+            graph.blocks,
+        )
         if case.load is not None:
             work_s = sum(
                 profile.costs[stage % graph.blocks][1] + profile.per_batch_s

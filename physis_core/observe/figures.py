@@ -75,8 +75,10 @@ def result(figures: Mapping[str, Figure], config: Mapping[str, Any]) -> dict[str
 
 def print_figures(title: str, figures: Mapping[str, Figure], console: Console) -> None:
     table = Table(title=title, title_justify="left")
-    for heading in ("figure", "value", "spread", "aim", "met"):
-        table.add_column(heading, justify="left" if heading == "figure" else "right")
+    # A name that is cut names nothing.
+    table.add_column("figure", no_wrap=True, min_width=max(map(len, figures), default=0))
+    for heading in ("value", "spread", "aim", "met"):
+        table.add_column(heading, justify="right")
     for name, figure in figures.items():
         sign = "<=" if figure.better == "lower" else ">="
         table.add_row(

@@ -336,11 +336,11 @@ def test_losses_at_any_time_end_in_streams_that_go_on(recovery):
             run.open(name, route=route)
         for name in names:
             run.until_chunks(name, 0, 5)
-        for _ in range(6):
+        for _ in range(5):
             run.kill(rng.randrange(3))
             waiting = threading.Condition()
             with waiting:
-                waiting.wait(rng.uniform(0.0, 6.0))
+                waiting.wait(rng.uniform(0.0, 4.0))
         for name in names:
             count = len([c for c in run.chunks if c.stream_id == name])
             run.until(lambda n=name, k=count: len([c for c in run.chunks if c.stream_id == n]) > k)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ GRAPH = StageGraph(steps=2, blocks=3)
 COSTS = {0: {1: 0.010}, 1: {1: 0.020}, 2: {1: 0.015}}
 
 
-def simulated(**options: object) -> Simulator:
+def simulated(*, credits: int = 4, **options: object) -> Simulator:
     partition = make_partition("block", GRAPH, 3)
     hop = LinkSpec(latency_s=0.001, bandwidth_bytes_s=float("inf"))
     pool = Pool(devices=3, memory_bytes=1.0, devices_per_host=3, fast=hop, slow=hop)
@@ -29,7 +31,7 @@ def simulated(**options: object) -> Simulator:
         device_of=partition.rank_of,
         block_keys=(0, 1, 2),
         period_s=None,
-        credits=4,
+        credits=credits,
         max_chunks=40,
     )
     simulator = Simulator(
@@ -46,6 +48,17 @@ def simulated(**options: object) -> Simulator:
     return simulator
 
 
+def run_of(tasks: Any, costs_s: dict[int, dict[int, float]] | None = None) -> EngineRun:
+    tasks["source"][tasks["stage"] == 0] = -1
+    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
+    return EngineRun(streams=(), trace=trace, costs_s=costs_s or {})
+
+
+def lone(**options: object) -> EngineRun:
+    """One chunk under way at a time."""
+    return run_of(simulated(credits=1, **options).log.take()[0])
+
+
 def test_the_profile_of_a_run_is_what_went_into_it() -> None:
     simulator = simulated(
         noise=NoiseSpec(factors=(0.9, 1.0, 1.0, 1.0, 1.2)),
@@ -53,9 +66,9 @@ def test_the_profile_of_a_run_is_what_went_into_it() -> None:
         per_entry_s=0.002,
     )
     tasks, _ = simulator.log.take()
-    tasks["source"][(tasks["stage"] == 0)] = -1
-    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
-    found = profile_of(EngineRun(streams=(), trace=trace, costs_s={0: {1: 0.01, 2: 0.016}}), 3)
+    # Whoever computes looks at its mail afterwards: no way is measured there.
+    tasks["sent_s"] -= 0.05
+    found = profile_of(run_of(tasks, {0: {1: 0.01, 2: 0.016}}), lone(per_entry_s=0.002), 3)
     for block, row in COSTS.items():
         assert found.costs[block][1] == pytest.approx(row[1], rel=1e-6)
     # A size that did not occur: in proportion to what was measured at the start.
@@ -92,10 +105,8 @@ def test_chunks_of_one_batch_leave_one_after_the_other() -> None:
     )
     simulator.run()
     tasks, _ = simulator.log.take()
-    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
-    found = profile_of(EngineRun(streams=(), trace=trace, costs_s=costs), 3)
+    found = profile_of(run_of(tasks, costs), lone(), 3)
     assert found.per_message_s == pytest.approx(0.0004)
-    assert found.per_hop_s == pytest.approx(0.0014)
     # Of a pair that meets an idle device the first one runs alone: it does not wait for the other.
     pair = tasks[(tasks["chunk"] == 0) & (tasks["stage"] < 2)]
     assert pair["size"][pair["stage"] == 0].tolist() == [2, 2]
@@ -120,9 +131,10 @@ def test_a_row_keeps_what_was_seen_and_takes_the_rest_in_proportion() -> None:
     assert row == {4: 0.06, 1: pytest.approx(0.02), 2: pytest.approx(0.03)}
 
 
-def test_a_run_that_is_too_short_says_so() -> None:
+@pytest.mark.parametrize(("busy", "alone", "said"), [(8, 40, "often enough"), (40, 3, "alone")])
+def test_a_run_that_is_too_short_says_so(busy: int, alone: int, said: str) -> None:
     tasks, _ = simulated().log.take()
-    tasks = tasks[tasks["chunk"] < 8]
-    trace = RunTrace(tasks=tasks, chunks=tasks[:0], edges=(), devices=(), records_lost=0)
-    with pytest.raises(ValueError, match="often enough"):
-        profile_of(EngineRun(streams=(), trace=trace, costs_s={}), 3)
+    ways = lone()
+    ways.trace.tasks["chunk"][ways.trace.tasks["chunk"] >= alone] = 0
+    with pytest.raises(ValueError, match=said):
+        profile_of(run_of(tasks[tasks["chunk"] < busy]), ways, 3)
