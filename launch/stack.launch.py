@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launch import LaunchContext, LaunchDescription
-from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, Shutdown
-from launch.events.process import ProcessExited
+from launch import Action, LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, Shutdown
+from launch.events import matches_action
+from launch.events.process import ProcessExited, ShutdownProcess
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
@@ -31,6 +32,8 @@ ARGUMENTS = {
     "engine": ("local", f"whether the engine node runs here: {', '.join(ENGINES)}"),
 }
 
+AfterExit = Callable[[ProcessExited, LaunchContext], list[Action] | None]
+
 
 def truth(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
@@ -38,20 +41,48 @@ def truth(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-def after_exit(run: NodeRun) -> Callable[[ProcessExited, LaunchContext], Shutdown | None]:
-    """End the launch with a node that must live, and with one that would be refused again."""
+class Robots:
+    """The nodes that end with each robot, by its name in the stack; the engine's robot has an empty
+    name. What stands for the robot itself goes on, as a robot does."""
 
-    def decide(event: ProcessExited, context: LaunchContext) -> Shutdown | None:
-        if context.is_shutdown:
-            return None
-        if run.node.must_live or event.returncode == BAD_INPUT_CODE:
-            return Shutdown(reason=f"{run.label} {describe(event.returncode)}")
-        return None
+    def __init__(self) -> None:
+        self._nodes: dict[str, list[Node]] = {}
 
-    return decide
+    def node(self, run: NodeRun, transport: Mapping[str, str]) -> Node:
+        node = action(run, transport, self._after_exit(run))
+        own = self._nodes.setdefault(run.robot, [])
+        if run.node.part != "simulated_robot":
+            own.append(node)
+        return node
+
+    def _after_exit(self, run: NodeRun) -> AfterExit:
+        """End the launch with a node that would be refused again, and with the last robot; a robot
+        ends alone with a node that it must not be without, while others are there."""
+
+        def decide(event: ProcessExited, context: LaunchContext) -> list[Action] | None:
+            if context.is_shutdown:
+                return None
+            refused = event.returncode == BAD_INPUT_CODE
+            # Ended with its robot, after another node of it.
+            gone = run.robot not in self._nodes
+            if gone or not (run.node.must_live or refused):
+                return None
+            reason = f"{run.label} {describe(event.returncode)}"
+            if refused or run.robot == "" or not self._nodes.keys() - {"", run.robot}:
+                return [Shutdown(reason=reason)]
+            ended = self._nodes.pop(run.robot)
+            said = LogInfo(msg=f"{reason}; the nodes of {run.robot} end, the others go on")
+            return [said, *(end(node) for node in ended)]
+
+        return decide
 
 
-def action(run: NodeRun, transport: Mapping[str, str]) -> Node:
+def end(node: Node) -> EmitEvent:
+    """As Ctrl-C of this node alone: it is not started again."""
+    return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(node)))
+
+
+def action(run: NodeRun, transport: Mapping[str, str], after_exit: AfterExit) -> Node:
     respawn = run.node.respawn
     parameters: list[object] = [str(path) for path in run.parameter_files]
     if run.parameters:
@@ -68,7 +99,7 @@ def action(run: NodeRun, transport: Mapping[str, str]) -> Node:
         emulate_tty=True,
         respawn=respawn is not None,
         respawn_delay=None if respawn is None else respawn.first_s,
-        on_exit=after_exit(run),
+        on_exit=after_exit,
     )
 
 
@@ -92,7 +123,8 @@ def start(context: LaunchContext) -> list[object]:
         if environ.get(name) != value
     }
     log = LogInfo(msg=f"stack {chosen['stack']}: {names}")
-    return [log, *(action(run, transport) for run in runs)]
+    robots = Robots()
+    return [log, *(robots.node(run, transport) for run in runs)]
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -31,8 +31,6 @@ SETTLE_S = 1.0
 MOVED_RAD = 0.05
 """A joint that went further than this between its extremes has moved."""
 
-SUCCESS_SHARE_OF_STILL = 1 / 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
@@ -135,7 +133,7 @@ def _success(
     arm: RowTable, rule: Rule, played: npt.NDArray[np.bool_], share: float
 ) -> dict[str, Any]:
     if isinstance(rule, StaysNear):
-        return {"success": bool(share <= SUCCESS_SHARE_OF_STILL)}
+        return {"success": bool(share <= rule.share)}
     columns = (arm[name][played] for name in ("task_t_s", "error_m", "still_error_m"))
     try:
         found = rule.judge(*columns)

@@ -28,6 +28,7 @@ from physis_core.arm.plant import Plant
 from physis_core.arm.push_expert import push_moves
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Task
+from physis_core.learn.intervals import mean_interval
 from physis_core.learn.playing import BlendPlayer, Chunk, Player
 from physis_core.learn.schedule import PlannedChunk, looks_by_tick, periodic
 from physis_core.learn.staged_batch import StagedBatch
@@ -309,10 +310,10 @@ def summary(errors: Array, settle_s: float) -> dict[str, float]:
     """Over all ticks after settling; `mean_ci95_m` is the half width over episodes' means."""
     counted = errors[:, round(settle_s / SERVO_STEP_S) :]
     means = counted.mean(axis=1)
-    spread = means.std(ddof=1) / np.sqrt(len(means)) if len(means) > 1 else float("nan")
+    mean_m, half_m = mean_interval(means)
     return {
-        "mean_m": float(counted.mean()),
-        "mean_ci95_m": float(1.96 * spread),
+        "mean_m": mean_m,
+        "mean_ci95_m": half_m,
         "median_m": float(np.median(counted)),
         "p95_m": float(np.quantile(counted, 0.95)),
         "worst_episode_m": float(means.max()),

@@ -33,7 +33,7 @@ from physis_core.learn.closed_loop import (
     summary,
     tick_times,
 )
-from physis_core.learn.intervals import wilson
+from physis_core.learn.intervals import mean_interval, wilson
 from physis_core.learn.playing import Player
 from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.machine import machine
@@ -123,10 +123,10 @@ def judged(
         figures: dict[str, Any] = dict(summary(errors, config.settle_s))
     else:
         each = np.array([outcome.error_m for outcome in outcomes])
-        spread = each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
+        mean_m, half_m = mean_interval(each)
         figures = {
-            "mean_m": float(each.mean()),
-            "mean_ci95_m": float(1.96 * spread),
+            "mean_m": mean_m,
+            "mean_ci95_m": half_m,
             "median_m": float(np.median(each)),
             "p95_m": float(np.quantile(each, 0.95)),
             "worst_episode_m": float(each.max()),

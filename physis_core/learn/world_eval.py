@@ -35,6 +35,7 @@ from physis_core.arm.kinematics import Kinematics
 from physis_core.arm.scene import build_model
 from physis_core.arm.tasks import Follow
 from physis_core.learn.frames import FrameMaker
+from physis_core.learn.intervals import mean_interval
 from physis_core.learn.pose_probe import load_probe, read_places
 from physis_core.learn.staged_batch import StagedBatch
 from physis_core.model.tiny.world_config import WorldConfig
@@ -102,8 +103,8 @@ def psnr_db(made: Array, true: Array) -> Array:
 
 def with_interval(values: Array) -> dict[str, float]:
     """values [E]: mean, and the half width of its 95% interval."""
-    half = 1.96 * values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return {"mean": float(values.mean()), "ci95": float(half)}
+    mean, half = mean_interval(values)
+    return {"mean": mean, "ci95": half}
 
 
 @torch.inference_mode()

@@ -87,6 +87,7 @@ class Engine:
             self._cluster,
             self._mailbox,
             self._clock,
+            self.measured_costs,
             on_chunk,
             on_event,
             self._left,

@@ -13,7 +13,7 @@ stage needs no credit. Places for one ring in common would not have this propert
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from physis_core.types import Refresh
@@ -105,6 +105,7 @@ class StreamSide:
     """What one worker knows of one stream."""
 
     __slots__ = (
+        "block_s",
         "conditions",
         "epoch",
         "handle",
@@ -127,6 +128,8 @@ class StreamSide:
         self.seed = seed
         self.refresh = refresh
         self.priority = priority
+        self.block_s: Sequence[float] = ()
+        """Seconds of one task of each block."""
         self.slots: dict[int, StageSlot] = {}
         self.conditions: dict[int, Any] = {}
         """version -> per device index the model's tensors"""

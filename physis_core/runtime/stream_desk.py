@@ -5,11 +5,12 @@ Part of the front: called in the engine's own thread alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from physis_core.model.protocol import ModelSpec
 from physis_core.runtime.control import Message
+from physis_core.runtime.costs import CostTable
 from physis_core.runtime.crew import Crew, first_reason
 from physis_core.runtime.deployment import Deployment
 from physis_core.runtime.dispatch import BACKGROUND_PRIORITY
@@ -29,6 +30,7 @@ _MAX_STREAMS = 1024
 class StreamDesk:
     """Args:
     left: told of the configuration of each stream that is no more.
+    costs: seconds by block and batch size as the workers measured them; filled when they start.
     overload: the state of now; an overloaded engine opens nothing.
     """
 
@@ -39,6 +41,7 @@ class StreamDesk:
         health: RouteHealth,
         crew: Crew,
         mailbox: Mailbox,
+        costs: Mapping[int, Mapping[int, float]],
         announce: Announcer,
         left: Callable[[StreamConfig], None],
         overload: Callable[[], OverloadState],
@@ -50,6 +53,7 @@ class StreamDesk:
         self._health = health
         self._crew = crew
         self._mailbox = mailbox
+        self._costs = costs
         self._announce = announce
         self._left = left
         self._overload = overload
@@ -106,7 +110,14 @@ class StreamDesk:
             "priority": config.priority
             - (0 if stream.period_s is not None else BACKGROUND_PRIORITY),
             "conditions": [[version, dict(told)] for version, told in stream.conditions.items()],
+            "block_s": self._block_s(),
         }
+
+    def _block_s(self) -> list[float]:
+        """Seconds of one task of each block, from which workers reckon what is left of a chunk: a
+        worker itself has measured its own blocks alone."""
+        table = self._deployment.cost_table() or CostTable(self._costs)
+        return [table.predict_s(block, 1) for block in range(self._spec.graph.blocks)]
 
     def _keeps(self) -> SnapshotShelf | PastChunks | None:
         graph, spec = self._spec.graph, self._spec

@@ -48,6 +48,7 @@ class WorkerStreams:
         )
         for version, values in fields["conditions"]:
             side.conditions[version] = self._condition(values)
+        side.block_s = fields["block_s"]
         self._build_slots(side)
         self.sides[side.handle] = side
 
@@ -181,9 +182,7 @@ class WorkerStreams:
                 slot.gate = side.slots[last_pass * self._graph.blocks + slot.block]
 
     def _predict_rest(self, side: StreamSide) -> None:
-        """Cost of what follows each stage until the exit, for the slack; from the profile."""
-        table = self._deployment.cost_table()
-        known = table.predict_s if table is not None else None
+        """Cost of what follows each stage until the exit, for the slack."""
         rest_s = 0.0
         last = self._graph.exit_index
         for stage in range(self._graph.stages - 1, -1, -1):
@@ -191,15 +190,4 @@ class WorkerStreams:
             if slot is not None:
                 slot.remaining_s = rest_s
             if stage <= last:
-                block = stage % self._graph.blocks
-                rest_s += known(block, 1) if known is not None else self.typical_s
-
-    @property
-    def typical_s(self) -> float:
-        """Measured seconds of one task on this worker, where no profile was given."""
-        seconds = [
-            device.costs.predict_s(block, 1)
-            for index, device in self._devices.items()
-            for block in self._deployment.blocks_of(index)
-        ]
-        return sum(seconds) / len(seconds)
+                rest_s += side.block_s[stage % self._graph.blocks]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 WHY = "it is not on PyPI: it comes with a ROS distribution"
@@ -85,6 +86,39 @@ def test_two_robots_are_served_by_one_engine(two_served_robots: Any, ros: Any) -
     assert [{chunk.stream_id for chunk in chunks} for chunks in heard] == [{"left"}, {"right"}]
     names = ros.node.get_node_names_and_namespaces()
     assert [place for name, place in names if name == "engine_node"] == ["/"]
+
+
+@pytest.mark.launch(fixture=two_served_robots)
+def test_a_robot_without_its_safety_node_ends_alone(two_served_robots: Any, ros: Any) -> None:
+    heard = {side: ros.listen(in_namespace(SAFETY_STATUS, side)) for side in ("left", "right")}
+    chunks = ros.listen(in_namespace(ACTION_CHUNK, "right"))
+    ros.wait(lambda: all(heard.values()) and chunks, "both robots", 120.0)
+    node_of("safety_node", "left").kill()
+    _, alive = psutil.wait_procs([node_of("buffer_node", "left")], timeout=60.0)
+    assert not alive
+    chunks.clear()
+    heard["right"].clear()
+    ros.wait(lambda: chunks and heard["right"], "the right robot to go on", 120.0)
+    # What stands for the robot goes on; the buffer is not started again.
+    assert node_of("robot_sim_node", "left").is_running()
+    assert not find("buffer_node", "left")
+
+
+def find(name: str, namespace: str) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            words = child.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        if any(word.endswith(f"/{name}") for word in words) and f"__ns:=/{namespace}" in words:
+            found.append(child)
+    return found
+
+
+def node_of(name: str, namespace: str) -> psutil.Process:
+    (process,) = find(name, namespace)
+    return process
 
 
 @launch_pytest.fixture

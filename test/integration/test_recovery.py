@@ -2,104 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import threading
-import time
-
 import numpy as np
 import psutil
 import pytest
 import torch
+from running_engine import STATE, Running, observation
 
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
 from physis_core.plan.partition import make_partition
 from physis_core.runtime.control import Message
 from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
-from physis_core.runtime.engine import Engine
 from physis_core.runtime.process_cluster import ProcessCluster
 from physis_core.runtime.stream import StreamConfig
-from physis_core.types import Observation, ObservationStamp, Refused
+from physis_core.types import Refused
 
 pytestmark = pytest.mark.integration
-PATIENCE_S = 120.0
-STATE = np.arange(4, dtype=np.float32)
 WINDOW = 4
 CONFIG = {"steps": 2, "blocks": 2, "window_chunks": WINDOW, "dtype": "float64"}
-
-
-def observation(state=STATE):
-    stamp = ObservationStamp(
-        observation_id=1, capture_oldest_ns=1, capture_newest_ns=1, receipt_ns=1
-    )
-    return Observation(stamp=stamp, tensors={"state": state})
-
-
-class Running:
-    """An engine with what it delivered and told."""
-
-    def __init__(self, deployment, **options):
-        self.chunks = []
-        self.events = []
-        self.news = threading.Condition()
-        self.engine = Engine(deployment, on_chunk=self._chunk, on_event=self._event, **options)
-
-    def __enter__(self):
-        self.engine.start(PATIENCE_S)
-        return self
-
-    def __exit__(self, *_):
-        self.engine.close()
-
-    def _chunk(self, chunk):
-        with self.news:
-            self.chunks.append(chunk)
-            self.news.notify_all()
-
-    def _event(self, event):
-        with self.news:
-            self.events.append(event)
-            self.news.notify_all()
-
-    def until(self, holds):
-        """Not every state is news: it is looked at some times a second as well."""
-        end = time.monotonic() + PATIENCE_S
-        with self.news:
-            while not self.news.wait_for(holds, 0.1):
-                assert time.monotonic() < end, [(e.kind, e.reason) for e in self.events]
-
-    def open(self, stream_id, **options):
-        options = {"release": "free", **options}
-        opened = self.engine.open_stream(StreamConfig(stream_id=stream_id, **options))
-        assert not isinstance(opened, Refused), opened
-        assert self.engine.observe(stream_id, observation()) is None
-
-    def of(self, stream_id, epoch):
-        return [c for c in self.chunks if c.stream_id == stream_id and c.epoch == epoch]
-
-    def until_chunks(self, stream_id, epoch, count):
-        self.until(lambda: len(self.of(stream_id, epoch)) >= count)
-        return self.of(stream_id, epoch)
-
-    def kill(self, worker):
-        os.kill(self.engine.worker_pids()[worker], signal.SIGKILL)
-
-    def told(self, kind):
-        return [e for e in self.events if e.kind == kind]
-
-    def until_quiet(self):
-        """Every place that a chunk took on its way has come back."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            stats = self.engine.worker_stats(PATIENCE_S)
-            taken = [m.fields["places_taken"] for m in stats.values()]
-            waiting = [sum(m.fields["queues"].values()) for m in stats.values()]
-            if not any(taken) and not any(waiting):
-                return stats
-            assert time.monotonic() < end, (taken, waiting)
-            time.sleep(0.05)
 
 
 def assert_equal(chunks, reference):
@@ -309,52 +229,6 @@ def test_an_edge_that_breaks_alone_is_made_anew_at_both_ends():
     reference = ReferenceStream(load(ref), seed=5, epoch=1)
     reference.restore(known.snapshot())
     assert_equal(after[:10], reference)
-
-
-@pytest.mark.parametrize("recovery", ["snapshot", "rebuild"])
-def test_losses_at_any_time_end_in_streams_that_go_on(recovery):
-    """A soak: kills of random workers after random waits, also in the middle of a way back."""
-    ref = ModelRef(kind="synthetic", config={**CONFIG, "sink_chunks": 1})
-    graph = load_spec(ref).graph
-    deployment = Deployment(
-        model=ref,
-        devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in (0, 1, 2)),
-        routes=tuple(
-            Route(partition=make_partition("block", graph, 2), device_of_rank=devices)
-            for devices in ((0, 1), (1, 2), (2, 0))
-        ),
-        workers=3,
-        max_batch=2,
-        recovery=recovery,
-        snapshot_every=2,
-        respawns=100,
-    )
-    rng = random.Random(7)
-    with Running(deployment) as run:
-        names = ["a", "b", "c"]
-        for route, name in enumerate(names):
-            run.open(name, route=route)
-        for name in names:
-            run.until_chunks(name, 0, 5)
-        for _ in range(5):
-            run.kill(rng.randrange(3))
-            waiting = threading.Condition()
-            with waiting:
-                waiting.wait(rng.uniform(0.0, 4.0))
-        for name in names:
-            count = len([c for c in run.chunks if c.stream_id == name])
-            run.until(lambda n=name, k=count: len([c for c in run.chunks if c.stream_id == n]) > k)
-        run.until(lambda: run.engine.status().workers_alive == (0, 1, 2))
-        for name in names:
-            epoch = {f.stream_id: f.epoch for f in run.engine.status().streams}[name]
-            run.until_chunks(name, epoch, 20)
-        for name in names:
-            assert run.engine.close_stream(name, drain=True)
-        run.until_quiet()
-    assert not run.told("stream_failed")
-    for name in names:
-        own = [(c.epoch, c.chunk_id) for c in run.chunks if c.stream_id == name]
-        assert own == sorted(set(own))
 
 
 def test_in_lockstep_the_lost_chunk_is_made_again_without_a_new_observation():

@@ -116,7 +116,7 @@ class SecondWorker:
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
         fields = {"route": 0, "epoch": 0, "seed": 0, "refresh": "entry", "priority": 0}
-        fields |= {"stream": 1, "request": 1, "conditions": [[0, {}]]}
+        fields |= {"stream": 1, "request": 1, "conditions": [[0, {}]], "block_s": [1e-3, 1e-3]}
         self.loop.post("message", Message("open", fields))
         self.until("done")
 
