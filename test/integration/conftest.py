@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from own_domain import free_domain
 from rclpy.executors import SingleThreadedExecutor
 
-from physis_ros.domain import choose
 from physis_ros.interfaces import DIAGNOSTICS, Service, Topic
 from physis_ros.session import loopback_environment
 from physis_ros.stack.transport import remove_abandoned
@@ -153,7 +153,7 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def domain_of_its_own(folder: Path) -> Iterator[RosBench]:
-    bench = RosBench(choose({}), folder)
+    bench = RosBench(free_domain(), folder)
     try:
         yield bench
     finally:

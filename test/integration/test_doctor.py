@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from physis_ros.domain import choose
+from own_domain import free_domain
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -21,7 +20,7 @@ def doctor(tmp_path: Path, **environment: str) -> tuple[int, str, dict[str, dict
     done = subprocess.run(
         [sys.executable, "-m", "physis_core.cli.main", "doctor", "--json", str(out)],
         cwd=ROOT,
-        env={**os.environ, "ROS_DOMAIN_ID": str(choose({})), **environment},
+        env={**os.environ, "ROS_DOMAIN_ID": str(free_domain()), **environment},
         capture_output=True,
         text=True,
         timeout=400,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
+from own_domain import free_domain
 from rcl_interfaces.srv import SetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
@@ -21,7 +22,6 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES
 from physis_core.observe.rowlog import read_rows
-from physis_ros.domain import choose
 from physis_ros.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
@@ -110,7 +110,7 @@ def start(domain: int, *parameters: str) -> subprocess.Popen[str]:
 def robot(
     tmp_path: Path,
 ) -> Iterator[tuple[subprocess.Popen[str], Client]]:
-    domain = choose({})
+    domain = free_domain()
     process = start(domain, f"record_path:={tmp_path}", "task_seed:=3")
     client = Client(domain)
     try:
@@ -184,7 +184,7 @@ def test_record_survives_a_kill(
     [("task:=dance", "task"), ("with:=128", "width"), ("controller_hz:=60.0", "controller_hz")],
 )
 def test_bad_parameters_end_with_one_line(parameter: str, word: str) -> None:
-    process = start(choose({}), parameter)
+    process = start(free_domain(), parameter)
     said, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert word in said

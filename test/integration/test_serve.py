@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from physis_ros.domain import choose
+from own_domain import free_domain
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
@@ -29,7 +28,7 @@ def test_serve_waits_for_torchruns_workers_and_both_end_in_order(tmp_path: Path)
     environment = {
         **os.environ,
         "PHYSIS_KEY": os.urandom(16).hex(),
-        "ROS_DOMAIN_ID": str(choose({})),
+        "ROS_DOMAIN_ID": str(free_domain()),
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
         "OMP_NUM_THREADS": "1",
     }

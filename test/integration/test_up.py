@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_domain import free_domain
 from stack_up import PATIENCE_S, Up
 
-from physis_ros.domain import choose
 from physis_ros.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
 
 pytestmark = pytest.mark.integration
@@ -81,7 +81,7 @@ def test_nothing_is_left_when_physis_up_itself_is_killed(up: Up) -> None:
 
 
 def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: Path) -> None:
-    up = Up(choose({}), tmp_path, *WAM, "--set", "buffer_node.servo_herz=100")
+    up = Up(free_domain(), tmp_path, *WAM, "--set", "buffer_node.servo_herz=100")
     assert up.wait() == 2
     assert "servo_herz" in up.text()
     assert "Traceback" not in up.text()
@@ -101,7 +101,7 @@ def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: 
 def test_bad_input_is_one_line_before_anything_starts(
     tmp_path: Path, words: list[str], line: str
 ) -> None:
-    up = Up(choose({}), tmp_path, *WAM, *words)
+    up = Up(free_domain(), tmp_path, *WAM, *words)
     assert up.wait() == 2
     assert up.text().startswith(line)
     assert up.text().count("\n") == 1
