@@ -22,17 +22,20 @@ FACTORS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """`costs`: median seconds by block and batch size. `factors`: quantiles of durations over their
-    median. `per_batch_s`: mean time between a batch and the next where that one was ready.
-    `per_hop_s`, `per_entry_s`: median seconds from one worker, and from the front, to a worker that
-    idles.
-    `per_message_s`: by how much the chunks of one batch leave one after the other; the first may
-    find the next worker idle, and runs alone then.
+    """What a simulation needs of an engine, in seconds.
+
+    `costs`: medians by block and batch size. `factors`: quantiles of durations over their median.
+    `per_batch_s`: mean time between a batch and the next one, where that was ready and the first
+    one sent nothing. `per_send_s`: how much longer that is for each chunk that was sent to another
+    worker. `per_hop_s`, `per_entry_s`: medians from one worker, and from the front, to a worker
+    that idles. `per_message_s`: by how much the chunks of one batch leave one after the other; the
+    first may find the next worker idle, and runs alone then.
     """
 
     costs: dict[int, dict[int, float]]
     factors: tuple[float, ...]
     per_batch_s: float
+    per_send_s: float
     per_hop_s: float
     per_entry_s: float
     per_message_s: float
@@ -47,8 +50,9 @@ def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
         ValueError: a run was too short to say anything.
     """
     durations: dict[tuple[int, int], list[float]] = {}
-    gaps: list[float] = []
+    gaps: list[tuple[int, float]] = []
     tasks = run.trace.tasks
+    device_of = dict(zip(tasks["stage"].tolist(), tasks["device"].tolist(), strict=True))
     for device in np.unique(tasks["device"]):
         mine = tasks[tasks["device"] == device]
         _, first = np.unique(mine["batch"], return_index=True)
@@ -59,7 +63,12 @@ def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
             durations.setdefault(key, []).append(float(record["end_s"] - record["start_s"]))
         idle = steady["start_s"][1:] - steady["end_s"][:-1]
         busy = (steady["ready_s"][1:] <= steady["end_s"][:-1]) & (idle >= 0.0)
-        gaps.extend(idle[busy].tolist())
+        sent = [
+            int(record["size"])
+            * (device_of.get(int(record["stage"]) + 1, record["device"]) != record["device"])
+            for record in steady[:-1][busy]
+        ]
+        gaps.extend(zip(sent, idle[busy].tolist(), strict=True))
     costs: dict[int, dict[int, float]] = {}
     factors: list[float] = []
     for (block, size), seconds in durations.items():
@@ -70,6 +79,7 @@ def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
     if len(costs) < blocks:
         raise ValueError(f"only blocks {sorted(costs)} of {blocks} ran often enough")
     hopped = _hopped(tasks)
+    per_batch_s, per_send_s = _between(gaps)
     ways = lone.trace.tasks[lone.trace.tasks["chunk"] >= COLD]
     if not len(ways):
         raise ValueError(f"no chunk after the first {COLD} went its way alone")
@@ -77,9 +87,8 @@ def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
     return Measured(
         costs={b: with_sizes(row, run.costs_s.get(b, {})) for b, row in costs.items()},
         factors=tuple(np.quantile(factors, (np.arange(FACTORS) + 0.5) / FACTORS).tolist()),
-        # A batch that waits for the front's or a peer's message is no dispatch: beyond p99 there
-        # are only stalls, which the durations have as well.
-        per_batch_s=_trimmed_mean(gaps),
+        per_batch_s=per_batch_s,
+        per_send_s=per_send_s,
         per_hop_s=_median(came[_hopped(ways)]),
         per_entry_s=_median(came[ways["source"] < 0]),
         per_message_s=_message_s(tasks, tasks[hopped]),
@@ -157,7 +166,24 @@ def parts_of(tasks: Any, stages: int, settle: int) -> Parts:
     )
 
 
+def _between(gaps: list[tuple[int, float]]) -> tuple[float, float]:
+    """Seconds before any batch, and for each chunk that the one before it sent.
+
+    `gaps`: how many were sent, and the seconds between the two. Where every batch sends, or none
+    does, the two are not told apart, and all counts as the first.
+    """
+    quiet = [seconds for sent, seconds in gaps if not sent]
+    sending = [(sent, seconds) for sent, seconds in gaps if sent]
+    if not quiet or not sending:
+        return _trimmed_mean([seconds for _, seconds in gaps]), 0.0
+    base_s = _trimmed_mean(quiet)
+    chunks = float(np.mean([sent for sent, _ in sending]))
+    return base_s, max(0.0, _trimmed_mean([s for _, s in sending]) - base_s) / chunks
+
+
 def _trimmed_mean(values: list[float]) -> float:
+    """A batch that waits for the front's or a peer's message is no dispatch: beyond p99 there are
+    only stalls, which the durations have as well."""
     if not values:
         return 0.0
     kept = np.array(values)

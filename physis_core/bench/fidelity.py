@@ -241,6 +241,7 @@ def _simulated(
         boundary_credits=deployment.credits,
         noise=NoiseSpec(factors=profile.factors),
         per_batch_s=profile.per_batch_s,
+        per_send_s=profile.per_send_s,
         per_entry_s=profile.per_entry_s,
         credit_latency_s=profile.per_hop_s,
     )

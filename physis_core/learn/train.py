@@ -6,7 +6,8 @@
         --foresee checkpoints/physis_tiny_world.safetensors \\
         --start checkpoints/physis_tiny_follow.safetensors \\
         --perception checkpoints/physis_tiny_follow.safetensors \\
-        --levels any --steps 600 --rows 4 --rate 1e-3 --out checkpoints/physis_tiny_wam.safetensors
+        --levels any --steps 3000 --single-share 0.6 --rows 4 --rate 1e-3 \\
+        --out checkpoints/physis_tiny_wam.safetensors
 
 records the episodes that are missing in the folder, and trains the checkpoint of the repository.
 

@@ -74,6 +74,7 @@ class Device:
         "busy_s",
         "dirty",
         "ends_s",
+        "free_s",
         "index",
         "running",
         "stalled_until_s",
@@ -87,6 +88,8 @@ class Device:
         self.running: tuple[Chunk, ...] = ()
         self.started_s = 0.0
         self.ends_s = 0.0
+        # Until then it is sending.
+        self.free_s = 0.0
         self.stalled_until_s = -1.0
         self.dirty = False
         self.batches = 0

@@ -72,10 +72,11 @@ class Stall:
 class Scenario:
     """Args: costs: seconds by block key and batch size, at p50, or a table of them.
     boundary_credits: chunks of one stream that may wait between two stages on different devices.
-    per_batch_s: dispatch overhead before each batch; per_hop_s: added to each hop between devices;
-    per_entry_s: from a chunk's release to its first queue. end_s: simulated time; warmup_s: chunks
-    released before it are left out of the figures. overload_s: how often queues are looked at; 0:
-    never. record_tasks: most task records kept; 0: none.
+    per_batch_s: dispatch overhead before each batch; per_send_s: for how long a device that sends a
+    chunk to another one starts nothing; per_hop_s: added to each hop between devices; per_entry_s:
+    from a chunk's release to its first queue. end_s: simulated time; warmup_s: chunks released
+    before it are left out of the figures. overload_s: how often queues are looked at; 0: never.
+    record_tasks: most task records kept; 0: none.
     """
 
     pool: Pool
@@ -88,6 +89,7 @@ class Scenario:
     noise: NoiseSpec = field(default_factory=NoiseSpec)
     stalls: tuple[Stall, ...] = ()
     per_batch_s: float = 0.0
+    per_send_s: float = 0.0
     per_hop_s: float = 0.0
     per_entry_s: float = 0.0
     credit_latency_s: float = 0.0

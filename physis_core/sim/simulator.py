@@ -196,7 +196,7 @@ class Simulator:
         if self._noise is not None:
             seconds *= self._noise.factor(first.stream, first.seq, first.stage)
         device.running = tasks
-        device.started_s = now_s + scenario.per_batch_s
+        device.started_s = max(now_s, device.free_s) + scenario.per_batch_s
         device.ends_s = device.started_s + seconds
         device.batches += 1
         self._number += 1
@@ -249,6 +249,7 @@ class Simulator:
                 continue
             arrive_s = edge.send(now_s, run.spec.hidden_bytes) + self.scenario.per_hop_s
             task.sent_s = edge.start_s
+            device.free_s = max(now_s, device.free_s) + self.scenario.per_send_s
             task.slot = following
             if arrive_s <= now_s:
                 self._enqueue(task, following, now_s)

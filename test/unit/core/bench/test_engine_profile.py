@@ -21,8 +21,10 @@ GRAPH = StageGraph(steps=2, blocks=3)
 COSTS = {0: {1: 0.010}, 1: {1: 0.020}, 2: {1: 0.015}}
 
 
-def simulated(*, credits: int = 4, **options: object) -> Simulator:
-    partition = make_partition("block", GRAPH, 3)
+def simulated(
+    *, credits: int = 4, kind: str = "block", devices: int = 3, **options: object
+) -> Simulator:
+    partition = make_partition(kind, GRAPH, devices)
     hop = LinkSpec(latency_s=0.001, bandwidth_bytes_s=float("inf"))
     pool = Pool(devices=3, memory_bytes=1.0, devices_per_host=3, fast=hop, slow=hop)
     stream = SimStream(
@@ -79,6 +81,13 @@ def test_the_profile_of_a_run_is_what_went_into_it() -> None:
     assert found.per_batch_s == pytest.approx(0.0005)
     assert found.per_hop_s == pytest.approx(0.001)
     assert found.per_entry_s == pytest.approx(0.002)
+
+
+def test_what_sending_takes_is_told_from_what_dispatch_takes() -> None:
+    simulator = simulated(kind="step", devices=2, per_batch_s=0.0005, per_send_s=0.0002)
+    found = profile_of(run_of(simulator.log.take()[0]), lone(), 3)
+    assert found.per_batch_s == pytest.approx(0.0005)
+    assert found.per_send_s == pytest.approx(0.0002)
 
 
 def test_chunks_of_one_batch_leave_one_after_the_other() -> None:
