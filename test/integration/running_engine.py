@@ -24,28 +24,20 @@ def observation(state=STATE):
     return Observation(stamp=stamp, tensors={"state": state})
 
 
-class Running:
-    """An engine with what it delivered and told."""
+class Collected:
+    """What an engine delivered and told."""
 
-    def __init__(self, deployment, **options):
+    def __init__(self):
         self.chunks = []
         self.events = []
         self.news = threading.Condition()
-        self.engine = Engine(deployment, on_chunk=self._chunk, on_event=self._event, **options)
 
-    def __enter__(self):
-        self.engine.start(PATIENCE_S)
-        return self
-
-    def __exit__(self, *_):
-        self.engine.close()
-
-    def _chunk(self, chunk):
+    def chunk(self, chunk):
         with self.news:
             self.chunks.append(chunk)
             self.news.notify_all()
 
-    def _event(self, event):
+    def event(self, event):
         with self.news:
             self.events.append(event)
             self.news.notify_all()
@@ -57,14 +49,29 @@ class Running:
             while not self.news.wait_for(holds, 0.1):
                 assert time.monotonic() < end, [(e.kind, e.reason) for e in self.events]
 
+    def of(self, stream_id, epoch=0):
+        return [c for c in self.chunks if c.stream_id == stream_id and c.epoch == epoch]
+
+
+class Running(Collected):
+    """An engine with what it delivered and told."""
+
+    def __init__(self, deployment, **options):
+        super().__init__()
+        self.engine = Engine(deployment, on_chunk=self.chunk, on_event=self.event, **options)
+
+    def __enter__(self):
+        self.engine.start(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_):
+        self.engine.close()
+
     def open(self, stream_id, **options):
         options = {"release": "free", **options}
         opened = self.engine.open_stream(StreamConfig(stream_id=stream_id, **options))
         assert not isinstance(opened, Refused), opened
         assert self.engine.observe(stream_id, observation()) is None
-
-    def of(self, stream_id, epoch):
-        return [c for c in self.chunks if c.stream_id == stream_id and c.epoch == epoch]
 
     def until_chunks(self, stream_id, epoch, count):
         self.until(lambda: len(self.of(stream_id, epoch)) >= count)

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from running_engine import PATIENCE_S, STATE, Collected, observation
 
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
@@ -22,42 +23,9 @@ from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple
 from physis_core.runtime.engine import Engine
 from physis_core.runtime.process_cluster import ProcessCluster
 from physis_core.runtime.stream import StreamConfig
-from physis_core.types import Observation, ObservationStamp, Refused, UserError
+from physis_core.types import Refused, UserError
 
 pytestmark = pytest.mark.integration
-PATIENCE_S = 120.0
-STATE = np.arange(4, dtype=np.float32)
-
-
-def observation():
-    stamp = ObservationStamp(
-        observation_id=1, capture_oldest_ns=1, capture_newest_ns=1, receipt_ns=1
-    )
-    return Observation(stamp=stamp, tensors={"state": STATE})
-
-
-class Collected:
-    def __init__(self):
-        self.chunks = []
-        self.events = []
-        self.news = threading.Condition()
-
-    def chunk(self, chunk):
-        with self.news:
-            self.chunks.append(chunk)
-            self.news.notify_all()
-
-    def event(self, event):
-        with self.news:
-            self.events.append(event)
-            self.news.notify_all()
-
-    def until(self, holds):
-        with self.news:
-            assert self.news.wait_for(holds, PATIENCE_S), self.events
-
-    def of(self, stream_id):
-        return [c for c in self.chunks if c.stream_id == stream_id]
 
 
 def gone(pids):
