@@ -241,6 +241,10 @@ class PhysisNode(LifecycleNode, Generic[P]):
             if not keep_fault:
                 self.set_fault(str(error))
             return TransitionCallbackReturn.FAILURE
+        except TimeoutError as error:
+            # Nothing that was given is wrong: a machine that is less busy may be in time.
+            self.set_fault(f"{what}: {error}")
+            return TransitionCallbackReturn.ERROR
         except Exception as error:  # noqa: BLE001
             # The state machine would swallow it; a fault of ours must be seen whole.
             self.get_logger().error(f"{what} failed\n{traceback.format_exc()}")

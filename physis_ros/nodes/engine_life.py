@@ -28,14 +28,15 @@ def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool])
     """Start the workers and wait until all are warm.
 
     Raises:
-        UserError: they are not ready in time, or the deployment does not fit.
+        UserError: the deployment does not fit.
+        TimeoutError: they are not ready in time, which another start may be.
         InterruptedError: `given_up` became true.
     """
     try:
         engine.start(timeout_s=timeout_s, given_up=given_up)
     except TimeoutError as error:
-        raise UserError(
-            "start_timeout_s", timeout_s, f"the workers are not ready: {error}"
+        raise TimeoutError(
+            f"start_timeout_s: {timeout_s:g}: the workers are not ready: {error}"
         ) from error
 
 

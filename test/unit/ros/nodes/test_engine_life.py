@@ -40,7 +40,7 @@ def test_names_that_do_not_fit_are_named(ids: list[str], namespaces: list[str], 
 
 def test_workers_that_are_not_ready_are_a_matter_of_the_timeout() -> None:
     engine = cast(Engine, LateEngine())
-    with pytest.raises(UserError, match=r"start_timeout_s: 2\.5.*worker 1 of 2 is silent"):
+    with pytest.raises(TimeoutError, match=r"start_timeout_s: 2\.5.*worker 1 of 2 is silent"):
         start_engine(engine, 2.5, lambda: False)
     with pytest.raises(InterruptedError):
         start_engine(engine, 2.5, given_up=lambda: True)
