@@ -247,14 +247,16 @@ class ArmStack:
         """All is well: new chunks are played, safety lets them pass, and the arm moves."""
         self.safety.clear()
         self.stream.clear()
+        # The stack may hear a new engine before this process does.
+        chunks, forwarded = len(self.chunks), len(self.forwarded)
         self.ros.wait(
             lambda: (
                 self.safety
                 and self.safety[-1].verdict <= SafetyStatus.LIMIT
                 and self.stream
                 and self.stream[-1].state == StreamStatus.PLAYING
-                and self.chunks
-                and self.forwarded
+                and len(self.chunks) > chunks
+                and len(self.forwarded) > forwarded
                 and self.speed() > _MOVING_RAD_S
             ),
             "the arm to move",
