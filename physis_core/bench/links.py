@@ -4,7 +4,9 @@ gloo.
 A hop is counted from the end of the compute in one process to the start of the compute in the
 other, with one chunk under way, so that the receiver is always idle: it holds sending, receiving,
 the wake of the event loop and dispatch. The yardstick moves as many bytes with a bare send and
-receive, its sender having computed as long before and its receiver having waited as long.
+receive, its sender having computed as long before and its receiver having waited as long. In both,
+each of the two processes is bound to a core of its own: left to the scheduler, they may share one
+for a while.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _message_bytes(model: ModelRef) -> int:
 
 def _hops_s(model: ModelRef, chunks: int) -> tuple[Seconds, Seconds]:
     """Seconds of each hop, and of each compute before one."""
-    deployment = simple_deployment(model, partition="block", devices=2, workers=2)
+    deployment = simple_deployment(model, partition="block", devices=2, workers=2, bind_cores=True)
     run = run_streams(
         deployment, [free_stream(max_in_flight=1)], chunks=chunks + 20, timeout_s=TIMEOUT_S
     )

@@ -9,6 +9,7 @@ as one that never sleeps, and that is no cost of the engine's.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.bench.ranks import run_ranks
+from physis_core.runtime.cores import own_cores
 from physis_core.runtime.gloo_link import edge_group
 
 WARM_UP = 20
@@ -48,6 +50,7 @@ def _main(argument: str) -> None:
     given = json.loads(argument)
     torch.set_num_threads(1)
     rank, exchanges = given["rank"], given["exchanges"]
+    os.sched_setaffinity(0, own_cores(os.sched_getaffinity(0), worker=rank, workers=2, threads=1))
     store = TCPStore("127.0.0.1", given["port"], None, False)
     group = edge_group(store, "bare", rank, "127.0.0.1")
     result = []
