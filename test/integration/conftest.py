@@ -16,8 +16,9 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from own_domain import free_domain
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import LivelinessPolicy
 
-from physis_ros.interfaces import DIAGNOSTICS, Service, Topic
+from physis_ros.interfaces import DIAGNOSTICS, Service, Topic, action_chunk
 from physis_ros.session import loopback_environment
 from physis_ros.stack.transport import remove_abandoned
 
@@ -77,6 +78,14 @@ class RosBench:
 
     def publisher(self, topic: Topic) -> Any:
         return self.node.create_publisher(topic.type, topic.name, topic.qos)
+
+    def chunk_publisher(self) -> Any:
+        """Of `action_chunk`, alive while it sends. What asserts the liveliness of others by itself
+        is a timer of Fast DDS that can lock up with the end of a peer, and with it this process
+        (docs/decisions/fast-dds-liveliness.md)."""
+        topic = action_chunk()
+        topic.qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
+        return self.publisher(topic)
 
     def call(self, service: Service, request: Any) -> Any:
         client = self.node.create_client(service.type, service.name)

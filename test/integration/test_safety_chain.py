@@ -22,7 +22,6 @@ from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
 from physis_core.observe.rowlog import read_rows
 from physis_ros.conversions.trajectories import nanoseconds
 from physis_ros.interfaces import (
-    ACTION_CHUNK,
     JOINT_STATES,
     JOINT_TRAJECTORY,
     SAFETY_HEARTBEAT,
@@ -78,7 +77,7 @@ class Stage:
         self.forwarded = []
         self.begun_at_s = self.next_tick_s = time.time()
         self.joints = ros.publisher(JOINT_STATES)
-        self.chunks = ros.publisher(ACTION_CHUNK)
+        self.chunks = ros.chunk_publisher()
         ros.node.create_subscription(
             JointTrajectory, JOINT_TRAJECTORY.name, self._on_trajectory, JOINT_TRAJECTORY.qos
         )

@@ -19,7 +19,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES
 from physis_ros.conversions.time import seconds_to_duration, time_to_ns
-from physis_ros.interfaces import ACTION_CHUNK, SAFETY_TELEOP_IN
+from physis_ros.interfaces import SAFETY_TELEOP_IN
 from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
 
 pytestmark = pytest.mark.integration
@@ -149,7 +149,7 @@ def test_a_command_with_a_stamp_of_wall_time_is_refused_with_the_reason(
 
 def test_a_chunk_with_stamps_of_wall_time_is_refused_with_the_reason(clocked: ClockedArm) -> None:
     arm = clocked.arm
-    chunks = arm.ros.publisher(ACTION_CHUNK)
+    chunks = arm.ros.chunk_publisher()
     arm.ros.wait(lambda: chunks.get_subscription_count() >= 2, "buffer and test to listen")
 
     def send() -> None:
