@@ -101,15 +101,19 @@ ACTION_CHUNK_LEASE_S = 1.0
 
 
 def action_chunk(
-    deadline_s: float = ACTION_CHUNK_DEADLINE_S, lease_s: float = ACTION_CHUNK_LEASE_S
+    deadline_s: float = ACTION_CHUNK_DEADLINE_S,
+    lease_s: float = ACTION_CHUNK_LEASE_S,
+    *,
+    offered: bool = False,
 ) -> Topic:
     """The chunk topic with a deadline (longest gap between chunks) and a liveliness lease.
 
-    A subscription may ask for the same or longer times, never for shorter ones.
+    A subscription may ask for the same or longer times, never for shorter ones. Who offers it says
+    itself that it is alive (`offered`; docs/decisions/chunk-liveliness.md).
     """
     qos = reliable(8)
     qos.deadline = Duration(seconds=deadline_s)
-    qos.liveliness = LivelinessPolicy.AUTOMATIC
+    qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC if offered else LivelinessPolicy.AUTOMATIC
     qos.liveliness_lease_duration = Duration(seconds=lease_s)
     return Topic(name="action_chunk", type=ActionChunk, qos=qos)
 

@@ -25,6 +25,7 @@ from physis_ros.wam_codec import WamContract, action_positions
 
 _REMEMBERED = 512
 _CONDITION_S = 5.0
+_ASSERTIONS_A_LEASE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,11 @@ class EngineStream:
         self._told: OrderedDict[int, tuple[float, bool]] = OrderedDict()
         self._last_id = -1
         self._chunks = node.publisher(in_namespace(chunk_topic, wish.namespace))
+        lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
+        # Between chunks, too: a stream that pauses has an engine.
+        self._alive = node.steady_timer(
+            lease_s / _ASSERTIONS_A_LEASE, self._chunks.assert_liveliness
+        )
         self._subscription = node.subscribe(
             in_namespace(OBSERVATION, wish.namespace), self._take_observation
         )
@@ -91,6 +97,7 @@ class EngineStream:
             return self._estimator.capped
 
     def destroy(self) -> None:
+        self._node.destroy_timer(self._alive)
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._chunks)
 

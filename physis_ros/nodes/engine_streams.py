@@ -98,7 +98,7 @@ class EngineStreams:
                 self._engine,
                 self._contract,
                 wish=wish,
-                chunk_topic=action_chunk(params.deadline_s, params.lease_s),
+                chunk_topic=action_chunk(params.deadline_s, params.lease_s, offered=True),
                 lookahead=LookaheadConfig(
                     initial_s=params.lookahead_initial_s,
                     max_s=self._contract.lookahead_max_s,

@@ -15,7 +15,7 @@ import sys
 import rclpy
 from rclpy.executors import ExternalShutdownException
 
-from physis_ros.interfaces import ACTION_CHUNK
+from physis_ros.interfaces import ACTION_CHUNK, action_chunk
 from physis_ros.msg import ActionChunk
 
 RELAYED = "relayed/action_chunk"
@@ -33,7 +33,8 @@ class Relay:
         self._kept: ActionChunk | None = None
         self._burst_is_due = False
         self._node = rclpy.create_node("chunk_relay")
-        self._out = self._node.create_publisher(ACTION_CHUNK.type, RELAYED, ACTION_CHUNK.qos)
+        out = action_chunk(offered=True)
+        self._out = self._node.create_publisher(out.type, RELAYED, out.qos)
         self._node.create_subscription(
             ACTION_CHUNK.type, ACTION_CHUNK.name, self._take, ACTION_CHUNK.qos
         )

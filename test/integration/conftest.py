@@ -16,7 +16,6 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from own_domain import free_domain
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.qos import LivelinessPolicy
 
 from physis_ros.interfaces import DIAGNOSTICS, Service, Topic, action_chunk
 from physis_ros.session import loopback_environment
@@ -80,12 +79,8 @@ class RosBench:
         return self.node.create_publisher(topic.type, topic.name, topic.qos)
 
     def chunk_publisher(self) -> Any:
-        """Of `action_chunk`, alive while it sends. What asserts the liveliness of others by itself
-        is a timer of Fast DDS that can lock up with the end of a peer, and with it this process
-        (docs/decisions/fast-dds-liveliness.md)."""
-        topic = action_chunk()
-        topic.qos.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
-        return self.publisher(topic)
+        """Of `action_chunk`, as an engine offers it; alive while it sends."""
+        return self.publisher(action_chunk(offered=True))
 
     def call(self, service: Service, request: Any) -> Any:
         client = self.node.create_client(service.type, service.name)
