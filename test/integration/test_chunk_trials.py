@@ -20,7 +20,7 @@ from chunk_relay import RELAYED
 from physis_ros.interfaces import ACTION_CHUNK, SAFETY_COMMAND_IN
 from physis_ros.msg import StreamStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 FEW_TICKS_S = 0.05
 BURST = 1000
 MEBIBYTE = 1 << 20

@@ -19,7 +19,7 @@ from physis_ros.conversions.time import time_to_ns
 from physis_ros.interfaces import Service
 from physis_ros.msg import StreamStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 STOPPED_S = 2.0
 FEW_TICKS_S = 0.05
 SET_PARAMETERS = Service(name="robot_sim_node/set_parameters", type=SetParameters)

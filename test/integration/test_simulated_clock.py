@@ -22,7 +22,7 @@ from physis_ros.conversions.time import seconds_to_duration, time_to_ns
 from physis_ros.interfaces import SAFETY_TELEOP_IN
 from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 AN_HOUR_S = 3600.0
 
 

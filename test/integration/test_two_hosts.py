@@ -15,7 +15,7 @@ from stack_up import Up
 
 from physis_ros.msg import StreamStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 FEW_TICKS_S = 0.05
 SKEW_S = 0.5
 

@@ -19,7 +19,7 @@ from physis_ros.conversions.time import ns_to_time
 from physis_ros.interfaces import OBSERVATION, in_namespace
 from physis_ros.msg import Observation, StreamStatus
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timed]
 ROBOTS = ("left", "right")
 
 
