@@ -20,6 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from physis_core.bench.ranks import run_ranks
 from physis_core.runtime.cores import own_cores
 from physis_core.runtime.gloo_link import edge_group
+from physis_core.runtime.store import listening_store
 
 WARM_UP = 20
 
@@ -34,7 +35,7 @@ def one_way_s(
     Raises:
         RuntimeError: a process failed.
     """
-    store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    store = listening_store("127.0.0.1", 0)
     order = {
         "port": store.port,
         "sizes": list(sizes_bytes),

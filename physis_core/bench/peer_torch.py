@@ -21,12 +21,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from physis_core.bench.ranks import run_ranks
 from physis_core.model.protocol import NoiseKey, Payload
 from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
 from physis_core.runtime.cores import own_cores
+from physis_core.runtime.store import listening_store
 from physis_core.types import StageGraph
 
 
@@ -90,12 +92,12 @@ def _main(argument: str) -> None:
     torch.set_num_threads(1)
     cores = own_cores(os.sched_getaffinity(0), worker=rank, workers=ranks, threads=1)
     os.sched_setaffinity(0, cores)
+    # Left to itself, torch takes the address that the host's name stands for, and listens at all.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    host, port = "127.0.0.1", given["port"]
+    store = listening_store(host, port) if rank == 0 else TCPStore(host, port, None, False)
     dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{given['port']}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=120),
+        "gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=120)
     )
     model = SyntheticModel(SyntheticConfig(**given["model"]))
     graph = model.spec.graph

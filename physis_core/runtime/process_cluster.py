@@ -21,6 +21,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from physis_core.runtime.clock_talk import set_clock
 from physis_core.runtime.control import Channel, GivenUp, Message, OnMessage, Wake, never
 from physis_core.runtime.deployment import Deployment
+from physis_core.runtime.store import listening_store
 from physis_core.runtime.worker import Orders, shared_key
 from physis_core.types import UserError
 
@@ -64,14 +65,7 @@ class ProcessCluster:
         return [self._ready[worker] for worker in range(self._deployment.workers)]
 
     def _start(self, timeout_s: float, given_up: GivenUp) -> None:
-        try:
-            self._store = TCPStore(
-                self._host, self._deployment.front_port, None, True, wait_for_workers=False
-            )
-        except RuntimeError as error:
-            # The store is at hand only under torch's own exception type, a RuntimeError.
-            first = str(error).splitlines()[0]
-            raise UserError("front_port", self._deployment.front_port, first) from None
+        self._store = listening_store(self._host, self._deployment.front_port, "front_port")
         self._listener = Listener((self._host, 0), backlog=64, authkey=self._key)
         control_port = self._listener.address[1]
         assert isinstance(control_port, int)

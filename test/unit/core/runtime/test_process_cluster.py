@@ -1,11 +1,17 @@
-"""Worker processes of an engine: nothing of them is left behind."""
+"""Worker processes of an engine: nothing of them is left behind, and nobody else can reach them."""
 
 from __future__ import annotations
 
+import socket
 import threading
 
+import psutil
+import pytest
+
 from physis_core.runtime.deployment import simple_deployment
+from physis_core.runtime.engine import Engine
 from physis_core.runtime.stream import StreamConfig
+from physis_core.types import UserError
 
 
 def test_no_thread_is_left_when_an_engine_has_ended(watch, synthetic, eventually):
@@ -16,3 +22,25 @@ def test_no_thread_is_left_when_an_engine_has_ended(watch, synthetic, eventually
         seen.observe("a")
         seen.until_chunks("a", 2)
     eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_everything_listens_on_loopback_alone(watch, synthetic):
+    deployment = simple_deployment(synthetic(), partition="block", devices=2, workers=2)
+    with watch(deployment):
+        own = psutil.Process()
+        listening = [
+            connection.laddr.ip
+            for process in (own, *own.children(recursive=True))
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert set(listening) == {"127.0.0.1"}
+
+
+def test_a_port_that_is_taken_is_named(synthetic):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        deployment = simple_deployment(synthetic(), workers=1, front_port=port)
+        engine = Engine(deployment, on_chunk=print)
+        with pytest.raises(UserError, match=rf"front_port: {port}: cannot listen at 127\.0\.0\.1"):
+            engine.start()
