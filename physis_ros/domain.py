@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from physis_core.types import UserError
 
@@ -47,8 +47,8 @@ def in_use(domain: int) -> bool:
     )
 
 
-def choose(environ: Mapping[str, str] = os.environ) -> int:
-    """The user's domain, refused where others are in it; else a free one.
+def choose(environ: Mapping[str, str] = os.environ, among: Sequence[int] = FREE_DOMAINS) -> int:
+    """The user's domain, refused where others are in it; else a free one of `among`.
 
     Starts at a place that depends on the process id, so that runs that begin together part ways.
 
@@ -62,11 +62,11 @@ def choose(environ: Mapping[str, str] = os.environ) -> int:
                 "ROS_DOMAIN_ID", chosen, "other ROS nodes of this machine are in it; take another"
             )
         return chosen
-    for i in range(len(FREE_DOMAINS)):
-        domain = FREE_DOMAINS[(os.getpid() + i) % len(FREE_DOMAINS)]
+    for i in range(len(among)):
+        domain = among[(os.getpid() + i) % len(among)]
         if not in_use(domain):
             return domain
-    looked_at = f"{FREE_DOMAINS[0]}..{FREE_DOMAINS[-1]}"
+    looked_at = f"{among[0]}..{among[-1]}"
     raise UserError("ROS_DOMAIN_ID", None, f"no free domain of {looked_at}")
 
 

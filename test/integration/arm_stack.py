@@ -1,8 +1,4 @@
-"""A robot of real processes with a restless model, and the simulated arm as the judge.
-
-The model is small and its weights are random: the arm moves about its first pose without end, and
-never strays from it. So it moves whenever all is well, and comes back whatever happened to it.
-"""
+"""A robot of real processes with a restless model, and the simulated arm as the judge."""
 
 from __future__ import annotations
 
@@ -17,14 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from restless_model import STEP_S
 
 from physis_core.arm.judge import MotionJudge, Passed
 from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
-from physis_core.model.tiny import checkpoint
-from physis_core.model.tiny.config import TinyConfig
-from physis_core.model.tiny.network import TinyNetwork
 from physis_core.observe.rowlog import RowTable, read_rows
 from physis_ros.conversions.simulated import told_trajectory
 from physis_ros.conversions.time import duration_to_seconds, time_to_ns
@@ -47,35 +40,11 @@ BRAKE_RAD_S2 = 0.6 * min(UR5E_LIMITS.acceleration_rad_s2)
 """What the buffer's plans brake with: its acceleration_share of the limit."""
 LATE_S = 0.2
 """What safety forwards may begin so late (its late_s), and so end so late."""
-STEP_S = 0.05
 TICK_S = 0.008
 _MOVING_RAD_S = 0.05
 _REST_S = 0.3
 # Reading the record takes a while; oftener, and the messages would wait.
 _LOOK_S = 0.2
-
-
-def restless_model(path: Path) -> Path:
-    """A tiny checkpoint whose actions are small random motions about the arm's first pose."""
-    torch.manual_seed(0)
-    config = TinyConfig(
-        joint_names=JOINT_NAMES,
-        camera_names=("front",),
-        position_mean=tuple(HOME_RAD),
-        position_std=(0.01,) * len(JOINT_NAMES),
-        image_size=(32, 32),
-        steps=2,
-        blocks=2,
-        dim=16,
-        heads=2,
-        ffn=32,
-        keypoints=4,
-        image_channels=4,
-        window_chunks=2,
-        step_s=STEP_S,
-    )
-    checkpoint.save(path, config, TinyNetwork(config).state_dict(), {})
-    return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from physis_ros.domain import FREE_DOMAINS, in_use
+from physis_ros.domain import FREE_DOMAINS, choose
 
 
 def free_domain() -> int:
@@ -12,7 +12,4 @@ def free_domain() -> int:
     look at the same moment would find the same one free."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    for domain in FREE_DOMAINS[number::workers]:
-        if not in_use(domain):
-            return domain
-    raise RuntimeError(f"no free domain of {FREE_DOMAINS[number::workers]}")
+    return choose({}, FREE_DOMAINS[number::workers])

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm_stack import ENGINE, restless_model
+from arm_stack import ENGINE
 from rclpy.event_handler import SubscriptionEventCallbacks
+from restless_model import restless_model
 
 from physis_ros.interfaces import action_chunk
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
-from arm_stack import LATE_S, ArmStack, restless_model
+from arm_stack import LATE_S, ArmStack
 from chunk_relay import RELAYED
+from restless_model import restless_model
 
 from physis_ros.interfaces import ACTION_CHUNK, SAFETY_COMMAND_IN
 from physis_ros.msg import StreamStatus

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm_stack import LATE_S, ArmStack, restless_model
+from arm_stack import LATE_S, ArmStack
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
+from restless_model import restless_model
 
 from physis_ros.conversions.time import time_to_ns
 from physis_ros.interfaces import Service

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm_stack import STEP_S, ArmStack, restless_model
+from arm_stack import ArmStack
 from clock_source import BEGIN_S
+from restless_model import STEP_S, restless_model
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_core.arm.kinematics import HOME_RAD

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arm_stack import ENGINE, LATE_S, ArmStack, restless_model
+from arm_stack import ENGINE, LATE_S, ArmStack
 from clock_source import BEGIN_S
+from restless_model import restless_model
 from stack_up import Up
 
 from physis_ros.msg import StreamStatus

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from arm_stack import ENGINE, ArmStack, restless_model
+from arm_stack import ENGINE, ArmStack
+from restless_model import restless_model
 from stack_up import PATIENCE_S, Up
 
 from physis_core.arm.limits import JOINT_NAMES
