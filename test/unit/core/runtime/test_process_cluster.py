@@ -24,17 +24,22 @@ def test_no_thread_is_left_when_an_engine_has_ended(watch, synthetic, eventually
     eventually(lambda: set(threading.enumerate()) <= before)
 
 
+def listening():
+    own = psutil.Process()
+    return {
+        connection.laddr
+        for process in (own, *own.children(recursive=True))
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
 def test_everything_listens_on_loopback_alone(watch, synthetic):
+    # Other tests of this process may have left stores of their own.
+    before = listening()
     deployment = simple_deployment(synthetic(), partition="block", devices=2, workers=2)
     with watch(deployment):
-        own = psutil.Process()
-        listening = [
-            connection.laddr.ip
-            for process in (own, *own.children(recursive=True))
-            for connection in process.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        assert set(listening) == {"127.0.0.1"}
+        assert {address.ip for address in listening() - before} == {"127.0.0.1"}
 
 
 def test_a_port_that_is_taken_is_named(synthetic):
