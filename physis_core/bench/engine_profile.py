@@ -4,7 +4,7 @@ size, how they vary, and what surrounds a batch. And where a chunk's time goes, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +41,17 @@ class Measured:
     per_message_s: float
 
 
-def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
-    """Costs are taken from `run`, with the workers as busy as they get; the ways between them from
+def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int) -> Measured:
+    """Costs are taken from `runs`, with the workers as busy as they get; the ways between them from
     `lone`, with one chunk under way at a time. A worker that computes looks at its mail afterwards,
-    and the model has that wait already.
+    and the model has that wait already. All of them are runs of one session.
 
     Raises:
-        ValueError: a run was too short to say anything.
+        ValueError: the runs were too short to say anything.
     """
     durations: dict[tuple[int, int], list[float]] = {}
     gaps: list[tuple[int, float]] = []
-    tasks = run.trace.tasks
+    tasks = np.concatenate([run.trace.tasks for run in runs])
     device_of = dict(zip(tasks["stage"].tolist(), tasks["device"].tolist(), strict=True))
     for device in np.unique(tasks["device"]):
         mine = tasks[tasks["device"] == device]
@@ -80,12 +80,13 @@ def profile_of(run: EngineRun, lone: EngineRun, blocks: int) -> Measured:
         raise ValueError(f"only blocks {sorted(costs)} of {blocks} ran often enough")
     hopped = _hopped(tasks)
     per_batch_s, per_send_s = _between(gaps)
-    ways = lone.trace.tasks[lone.trace.tasks["chunk"] >= COLD]
+    ways = np.concatenate([run.trace.tasks for run in lone])
+    ways = ways[ways["chunk"] >= COLD]
     if not len(ways):
         raise ValueError(f"no chunk after the first {COLD} went its way alone")
     came = ways["ready_s"] - ways["sent_s"]
     return Measured(
-        costs={b: with_sizes(row, run.costs_s.get(b, {})) for b, row in costs.items()},
+        costs={b: with_sizes(row, runs[0].costs_s.get(b, {})) for b, row in costs.items()},
         factors=tuple(np.quantile(factors, (np.arange(FACTORS) + 0.5) / FACTORS).tolist()),
         per_batch_s=per_batch_s,
         per_send_s=per_send_s,

@@ -15,7 +15,9 @@ from physis_core.observe.figures import Figure, repeated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of all streams together, after the settling. `parts` are means, the response is a median."""
+    """Of all streams together, after the settling. `parts` are means over all chunks, the response
+    is the mean of the streams' medians.
+    """
 
     interval_s: float
     response_s: float

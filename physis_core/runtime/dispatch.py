@@ -1,10 +1,12 @@
 """Which batch a device runs next: a pure function of the ready tasks, the costs and the time.
 
 Slack = deadline - now - predicted cost of the task - predicted cost of all that follows on its
-chunk's way. Least slack goes first. Other ready tasks of the same block, of whatever chunk, step or
-stream, join the batch while that makes nobody late who would have been on time without it. Waiting
-for one more arrival is allowed only inside the slack. The same function runs in the worker and in
-the simulator.
+chunk's way. The earliest deadline goes first, but lets pass whose slack is gone, as long as it can
+afford that (EDZL: Lee 1994, "On-line multiprocessor scheduling algorithms for real-time tasks");
+least slack first would let chunks take turns (docs/decisions/earliest-deadline-first.md). Other
+ready tasks of the same block, of whatever chunk, step or stream, join the batch while that makes
+nobody late who would have been on time without it. Waiting for one more arrival is allowed only
+inside the slack. The same function runs in the worker and in the simulator.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def decide(
         return _IDLE
 
     queue = _by_urgency(ready, costs, now_s)
-    head = queue[0][5]
+    head = queue[0][6]
     if max_batch == 1:
         return RunBatch((_earliest(head, ready),))
     limit = max_batch
@@ -133,37 +135,49 @@ def decide(
     return RunBatch(batch)
 
 
-_Entry = tuple[float, int, int, int, float, ReadyTask]
-"""(latest start, -stage, seq, position, latest finish, task): sorts by urgency, never by task."""
+_Entry = tuple[float, int, int, int, float, float, ReadyTask]
+"""(deadline, -stage, seq, position, latest finish, seconds alone, task): sorts by urgency, never by
+task."""
 
 
 def _by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[_Entry]:
     """Tasks in the order in which they would run one by one.
 
-    Slack falls alike for all while time passes, so the latest start stands for it. Ties: the chunk
-    nearer to its exit first, so that equal deadlines do not spread out. When somebody is late
-    already, not everybody can be on time, and priority comes before slack. Without a delivery time
-    there is no slack, and age alone counts: with it a younger chunk, having more before it, would
-    catch up with the older one and run right behind it, never in one batch with it.
+    Ties: the chunk nearer to its exit first, so that equal deadlines do not spread out. When
+    somebody is late already, not everybody can be on time, and priority comes before time. Without
+    a delivery time age alone counts: `deadline_s` says it.
     """
     single: dict[int, float] = {}
     endless_s = now_s + 0.5 * BACKGROUND_S
     queue: list[_Entry] = []
+    late = False
     for i, task in enumerate(ready):
         block = task.block
         cost_s = single.get(block)
         if cost_s is None:
             cost_s = single[block] = costs.predict_s(block, 1)
-        finish_s = task.deadline_s
-        if finish_s > endless_s:
-            queue.append((finish_s, -task.stage, task.seq, i, finish_s, task))
-            continue
-        finish_s -= task.remaining_s
-        queue.append((finish_s - cost_s, -task.stage, task.seq, i, finish_s, task))
+        finish_s = deadline_s = task.deadline_s
+        if deadline_s <= endless_s:
+            finish_s -= task.remaining_s
+            if finish_s - cost_s < now_s:
+                late = True
+        queue.append((deadline_s, -task.stage, task.seq, i, finish_s, cost_s, task))
     queue.sort()
-    if queue[0][0] < now_s:
-        queue.sort(key=lambda entry: -entry[5].priority)
+    if late:
+        queue.sort(key=lambda entry: -entry[6].priority)
+    _let_pass(queue, now_s)
     return queue
+
+
+def _let_pass(queue: list[_Entry], now_s: float) -> None:
+    """Who has no more time goes before the head, where that one has."""
+    _, _, _, _, head_finish_s, head_s, _ = queue[0]
+    for i in range(1, len(queue)):
+        _, _, _, _, finish_s, cost_s, _ = queue[i]
+        if now_s + head_s + cost_s > finish_s >= now_s + cost_s:
+            if now_s + cost_s + head_s <= head_finish_s:
+                queue.insert(0, queue.pop(i))
+                return
 
 
 def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
@@ -192,10 +206,10 @@ def _grow(
     delayed by t(B) - k*t(1), a member finishes at t(B). Whoever would have been on time one by one
     must stay so.
     """
-    block = queue[0][5].block
+    block = queue[0][6].block
     members: dict[tuple[int, int], ReadyTask] = {}
     for entry in queue:
-        task = entry[5]
+        task = entry[6]
         if task.block != block or (priority_floor is not None and task.priority < priority_floor):
             continue
         key = (task.stream, task.stage)
@@ -220,7 +234,7 @@ def _grow(
     elapsed_s = now_s
     # Sorted by urgency: where the first has no delivery time, nobody has.
     pressed = eager or queue[0][4] - now_s > 0.5 * BACKGROUND_S
-    for _, _, _, _, latest_s, task in queue:
+    for _, _, _, _, latest_s, _, task in queue:
         cost_s = alone.get(task.block)
         if cost_s is None:
             cost_s = alone[task.block] = costs.predict_s(task.block, 1)

@@ -2,8 +2,9 @@
 
 A state machine: events and `now` in, plain data out. A chunk released at r_i is due at D_i = r_i +
 offset, so that D[i+1] - D[i] is the stream's period as long as the offset stands. The offset is the
-p99 of the measured response (release to completion) plus a margin; what it exceeds the median
-response by is the buffer's depth. Too shallow, and deliveries starve; too deep, and actions age: a
+p99 of the measured response (release to completion) plus a margin, and a little more, so that it
+may stand while the p99 moves a little; what it exceeds the median response by is the buffer's
+depth. Too shallow, and deliveries starve; too deep, and actions age: a
 maximum action age caps it, and where it does so the pacer says it. D_i is fixed when the chunk is
 released and never moved afterwards, so that a miss cannot be argued away.
 """
@@ -17,6 +18,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from physis_core.types import UserError
+
+_ROOM = 0.02
+"""Share of the period between the offset that is wanted and the one that is set: small moves are
+not worth a break in the period, and chunks that are late by less than one would be missed for ever.
+"""
 
 ReanchorReason = Literal["first responses", "deeper", "shallower", "after a stall"]
 
@@ -209,29 +215,29 @@ class Pacer:
 
     def _size_depth(self, period_s: float) -> None:
         n = len(self._sorted)
-        target_s = self._cap(self._quantile(0.99) + self._config.margin_s, self._age_s)
+        target_s = self._quantile(0.99) + self._config.margin_s
+        offset_s = self._cap(target_s + _ROOM * period_s, self._age_s)
         if not self._settled:
             if n < self._config.first_responses:
                 # Without a measured tail yet, only ever deepen, so that the pipeline's fill is not
                 # all misses.
                 if target_s > self._offset_s:
-                    self._reanchor(target_s, "first responses")
+                    self._reanchor(offset_s, "first responses")
                 return
             self._settled = True
             reason: ReanchorReason = "first responses"
             if self._last_reanchor == "after a stall":
                 reason = "after a stall"
-            self._reanchor(target_s, reason)
+            self._reanchor(offset_s, reason)
             return
-        # Small moves are not worth a break in the period.
-        if target_s > self._offset_s + 0.02 * period_s:
+        if target_s > self._offset_s:
             self._shallow_for = 0
-            self._reanchor(target_s, "deeper")
-        elif target_s < self._offset_s - 0.25 * period_s:
+            self._reanchor(offset_s, "deeper")
+        elif offset_s < self._offset_s - 0.25 * period_s:
             self._shallow_for += 1
             if self._shallow_for >= self._config.window:
                 self._shallow_for = 0
-                self._reanchor(target_s, "shallower")
+                self._reanchor(offset_s, "shallower")
         else:
             self._shallow_for = 0
 

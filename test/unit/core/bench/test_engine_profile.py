@@ -70,7 +70,7 @@ def test_the_profile_of_a_run_is_what_went_into_it() -> None:
     tasks, _ = simulator.log.take()
     # Whoever computes looks at its mail afterwards: no way is measured there.
     tasks["sent_s"] -= 0.05
-    found = profile_of(run_of(tasks, {0: {1: 0.01, 2: 0.016}}), lone(per_entry_s=0.002), 3)
+    found = profile_of([run_of(tasks, {0: {1: 0.01, 2: 0.016}})], [lone(per_entry_s=0.002)], 3)
     for block, row in COSTS.items():
         assert found.costs[block][1] == pytest.approx(row[1], rel=1e-6)
     # A size that did not occur: in proportion to what was measured at the start.
@@ -85,7 +85,7 @@ def test_the_profile_of_a_run_is_what_went_into_it() -> None:
 
 def test_what_sending_takes_is_told_from_what_dispatch_takes() -> None:
     simulator = simulated(kind="step", devices=2, per_batch_s=0.0005, per_send_s=0.0002)
-    found = profile_of(run_of(simulator.log.take()[0]), lone(), 3)
+    found = profile_of([run_of(simulator.log.take()[0])], [lone()], 3)
     assert found.per_batch_s == pytest.approx(0.0005)
     assert found.per_send_s == pytest.approx(0.0002)
 
@@ -114,7 +114,7 @@ def test_chunks_of_one_batch_leave_one_after_the_other() -> None:
     )
     simulator.run()
     tasks, _ = simulator.log.take()
-    found = profile_of(run_of(tasks, costs), lone(), 3)
+    found = profile_of([run_of(tasks, costs)], [lone()], 3)
     assert found.per_message_s == pytest.approx(0.0004)
     # Of a pair that meets an idle device the first one runs alone: it does not wait for the other.
     pair = tasks[(tasks["chunk"] == 0) & (tasks["stage"] < 2)]
@@ -146,4 +146,4 @@ def test_a_run_that_is_too_short_says_so(busy: int, alone: int, said: str) -> No
     ways = lone()
     ways.trace.tasks["chunk"][ways.trace.tasks["chunk"] >= alone] = 0
     with pytest.raises(ValueError, match=said):
-        profile_of(run_of(tasks[tasks["chunk"] < busy]), ways, 3)
+        profile_of([run_of(tasks[tasks["chunk"] < busy])], [ways], 3)
