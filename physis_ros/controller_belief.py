@@ -7,6 +7,9 @@ branch with every trajectory. They are not followed one by one: for each traject
 kept from which the controller may have gone over to it, the outermost ones at each moment
 (physis_ros.possible_states), which are as many however many motions lead there.
 
+Most moments at which a message may arrive lie on a grid of the clock, so that what is possible then
+can be worked out before a command is there (`look_ahead`); the command waits for the rest alone.
+
 A trajectory that is not acknowledged in time leaves doubt, and doubt ends only at rest: nothing is
 sent until every possible motion has ended.
 
@@ -23,8 +26,14 @@ import numpy as np
 from physis_ros.joint_motion import Floats, JointMotion
 from physis_ros.possible_motions import Arrivals, PossibleMotion, arrivals
 
-# Moments of arrival that are looked at, so far apart.
+# Moments of arrival that are looked at lie so far apart; where a motion ends, it is its last moment
+# instead of the nearest of these. One in each half a step at most.
 _ARRIVAL_STEP_S = 0.016
+_HALF_S = 0.5 * _ARRIVAL_STEP_S
+# Nearer than this to the first or the last moment none of the grid adds anything.
+_ENDS_APART_S = 0.25 * _ARRIVAL_STEP_S
+# How much later than now a command may come and find everything worked out.
+_AHEAD_S = 0.05
 # A controller that takes a trajectory so shortly before its first point leaves no way to it.
 _LEAST_WAY_S = 1e-3
 
@@ -41,6 +50,7 @@ class ControllerBelief:
         self._flights: list[float] = []
         self._doubt_until_s: float | None = None
         self._seen: tuple[float, Arrivals] | None = None
+        self._ahead: Arrivals | None = None
 
     @property
     def motion(self) -> JointMotion | None:
@@ -80,6 +90,7 @@ class ControllerBelief:
         other._flights = list(self._flights)
         other._doubt_until_s = self._doubt_until_s
         other._seen = self._seen
+        other._ahead = self._ahead
         return other
 
     def stand(self, position: Floats, now_s: float) -> None:
@@ -92,7 +103,7 @@ class ControllerBelief:
         self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
         self._flights.clear()
         self._doubt_until_s = None
-        self._seen = None
+        self._forget_arrivals()
 
     def sent(self, points: JointMotion, now_s: float, arrivals: Arrivals | None = None) -> None:
         """A trajectory has left, its first point due more than `late_s` from now. `arrivals` are
@@ -108,7 +119,7 @@ class ControllerBelief:
             PossibleMotion(points=points, left=left, latest_s=now_s + self.late_s)
         )
         self._flights.append(now_s)
-        self._seen = None
+        self._forget_arrivals()
 
     def taken(self, now_s: float) -> None:
         """Everything that was sent has been acknowledged."""
@@ -123,7 +134,7 @@ class ControllerBelief:
             self._possible[index] = replace(one, until_s=min(one.until_s, until_s))
             until_s = min(until_s, one.latest_s)
         self._flights.clear()
-        self._seen = None
+        self._forget_arrivals()
 
     def look(self, now_s: float) -> None:
         """Forget what is no longer possible; begin to doubt what is overdue."""
@@ -132,7 +143,23 @@ class ControllerBelief:
             self.lost += 1
             self._doubt_until_s = self.end_s
             self._flights.clear()
-            self._seen = None
+            self._forget_arrivals()
+
+    def look_ahead(self, now_s: float) -> Arrivals | None:
+        """What `arrivals` will need of the moments from `now_s` on, where nothing is sent or
+        acknowledged meanwhile: for `keep`. Takes as long as a judgement; None: nothing to do."""
+        if not self._possible or self.late_s <= 0.0:
+            return None
+        moments = self._grid(now_s, now_s + self.late_s + _AHEAD_S)
+        return arrivals(self._possible, moments) if moments.size else None
+
+    def keep(self, ahead: Arrivals) -> None:
+        """Take what `look_ahead` found. It holds until the next trajectory is sent or
+        acknowledged."""
+        self._ahead = ahead
+
+    def _forget_arrivals(self) -> None:
+        self._seen = self._ahead = None
 
     def arrivals(self, now_s: float) -> Arrivals:
         """From where the controller may go over to what is sent now.
@@ -147,22 +174,37 @@ class ControllerBelief:
         return self._seen[1]
 
     def _arrivals(self, now_s: float) -> Arrivals:
-        return arrivals(self._possible, self._moments(now_s))
+        moments = self._moments(now_s)
+        if self._ahead is None:
+            return arrivals(self._possible, moments)
+        known = np.isin(moments, self._ahead.at_s)
+        return Arrivals.together(
+            [arrivals(self._possible, moments[~known]), self._ahead.at(moments[known])]
+        )
 
     def _moments(self, now_s: float) -> Floats:
-        """Moments of arrival that are looked at, [T]: evenly apart, and the last one of each motion
-        that ends meanwhile, where most of what it may lead to parts from the rest. Half a step
-        stands between any two, so that their number is bounded however many motions there are.
-        """
-        steps = math.ceil(self.late_s / _ARRIVAL_STEP_S)
-        even: Floats = now_s + np.linspace(0.0, self.late_s, steps + 1, dtype=np.float64)
-        apart_s = 0.5 * _ARRIVAL_STEP_S
-        last_s: list[float] = []
-        for until_s in sorted({one.until_s for one in self._possible}):
-            if even[0] < until_s < even[-1] and (not last_s or until_s - last_s[-1] >= apart_s):
-                last_s.append(until_s)
-        if not last_s:
-            return even
-        between = even[1:-1]
-        clear = np.abs(between[:, None] - last_s).min(axis=1) >= apart_s
-        return np.sort(np.concatenate([even[[0, -1]], between[clear], last_s]))
+        """Moments of arrival that are looked at, [T], increasing: now, the latest, and between."""
+        if self.late_s <= 0.0:
+            return np.array([now_s])
+        latest_s = now_s + self.late_s
+        between = self._grid(now_s, latest_s)
+        return np.concatenate([[now_s], between, [latest_s]])
+
+    def _grid(self, from_s: float, to_s: float) -> Floats:
+        """Moments between two: of the grid, and the last one of each motion that ends meanwhile,
+        where most of what it may lead to parts from the rest. There is one in each half a step at
+        most, so that their number is bounded however many motions there are; and none depends on
+        `from_s`."""
+        ends: dict[int, float] = {}
+        for one in self._possible:
+            if from_s < one.until_s < to_s:
+                half = math.floor(one.until_s / _HALF_S)
+                ends[half] = max(ends.get(half, -math.inf), one.until_s)
+        first = math.ceil((from_s + _ENDS_APART_S) / _ARRIVAL_STEP_S)
+        last = math.floor((to_s - _ENDS_APART_S) / _ARRIVAL_STEP_S)
+        even = [
+            number * _ARRIVAL_STEP_S
+            for number in range(first, last + 1)
+            if 2 * number not in ends and 2 * number - 1 not in ends
+        ]
+        return np.array(sorted([*even, *ends.values()]))

@@ -51,6 +51,10 @@ class ControllerHandover:
         """A copy to judge by; it holds as long as `changes` does not change."""
         return self._belief.copy()
 
+    def keep(self, ahead: Arrivals) -> None:
+        """Take what a belief of the same `changes` saw ahead."""
+        self._belief.keep(ahead)
+
     def commanded(self, now_s: float) -> tuple[Floats, Floats] | None:
         """Position and velocity, [joints] each; None before the robot's place is known."""
         motion = self._belief.motion

@@ -2,7 +2,8 @@
 
 The loop's thread calls `tick`; ROS callbacks and the sender call everything else. Whoever decides
 hands on what is to be sent while holding the lock, so that it leaves in the order of the decisions.
-Judging a command, which takes longest, holds no lock.
+Judging a command, which takes longest, holds no lock, nor does what can be worked out before it is
+there.
 """
 
 from __future__ import annotations
@@ -100,6 +101,20 @@ class GuardedFilter:
         """Everything forwarded so far has reached the controller's side."""
         with self._lock:
             self._judge.handover.taken(self._now().motion_s)
+
+    def look_ahead(self) -> None:
+        """Work out now what judging the next command will need. For whoever has time; a command
+        that comes sooner is judged all the same."""
+        with self._lock:
+            handover = self._judge.handover
+            belief, changes = handover.belief(), handover.changes
+            now_s = self._now().motion_s
+        ahead = belief.look_ahead(now_s)
+        if ahead is None:
+            return
+        with self._lock:
+            if handover.changes == changes:
+                handover.keep(ahead)
 
     def listened_to(self, listening: bool) -> None:
         with self._lock:

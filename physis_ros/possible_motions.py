@@ -30,6 +30,24 @@ class Arrivals:
     positions: Floats
     velocities: Floats
 
+    @classmethod
+    def together(cls, parts: Sequence[Arrivals]) -> Arrivals:
+        """Those of several sets of moments, in order of time."""
+        at_s = np.concatenate([part.at_s for part in parts])
+        order = np.argsort(at_s, kind="stable")
+        return cls(
+            at_s=at_s[order],
+            positions=np.asfortranarray(np.concatenate([one.positions for one in parts])[order]),
+            velocities=np.asfortranarray(np.concatenate([one.velocities for one in parts])[order]),
+        )
+
+    def at(self, moments_s: Floats) -> Arrivals:
+        """Those of some of its moments."""
+        here = np.isin(self.at_s, moments_s)
+        return Arrivals(
+            at_s=self.at_s[here], positions=self.positions[here], velocities=self.velocities[here]
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PossibleMotion:

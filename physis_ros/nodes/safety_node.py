@@ -12,8 +12,9 @@ Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a br
 a trajectory controller brings the robot to rest even when this process is gone. A forward position
 controller cannot do that: without this process it holds its last point at once.
 
-Threads: the loop and the sender (safety_output) have threads of their own; ROS callbacks run on the
-executor's. All of them share one filter (physis_ros.guarded_filter). The loop's thread never speaks
+Threads: the loop and the sender (safety_output) have threads of their own, and so has what can be
+worked out before the next command is there; ROS callbacks run on the executor's. All of them share
+one filter (physis_ros.guarded_filter). The loop's thread never speaks
 with the middleware: what it has to send or to log it leaves to the sender. All threads have
 real-time priority where it was granted.
 """
@@ -32,6 +33,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import UserError
+from physis_ros.asked_thread import AskedThread
 from physis_ros.conversions.trajectories import from_trajectory, nanoseconds
 from physis_ros.fixed_rate import FixedRateThread
 from physis_ros.guarded_filter import GuardedFilter
@@ -62,6 +64,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._output: SafetyOutput | None = None
         self._report = SafetyReport()
         self._loop: FixedRateThread | None = None
+        self._ahead: AskedThread | None = None
         self._subscriptions_made: list[Any] = []
         self._services_made: list[Any] = []
         self._timers_made: list[Any] = []
@@ -120,6 +123,9 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             period_s=1.0 / p.rate_hz,
             window=p.jitter_window,
         )
+        self._ahead = AskedThread(
+            "ahead", guard.look_ahead, lambda error: self._fail("ahead", error)
+        )
         self._timers_made = [
             self.steady_timer(1.0 / p.status_hz, self._beat),
             self.steady_timer(1.0 / p.commanded_hz, self._tell_commanded),
@@ -130,6 +136,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         gc.collect()
         gc.freeze()
         output.start()
+        self._ahead.start()
         self._loop.start()
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -151,6 +158,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self._guard.enable(False)
             self._guard.enable(self.params.enabled_at_start)
             self._output.stop()
+        # The sender asked it.
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
 
     def cleanup(self) -> None:
         for subscription in self._subscriptions_made:
@@ -196,6 +207,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def _on_acknowledged(self) -> None:
         if self._guard is not None:
             self._guard.acknowledged()
+        if self._ahead is not None:
+            self._ahead.ask()
 
     def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if self._guard is None:

@@ -106,6 +106,44 @@ def test_possibilities_stay_countable_however_quickly_commands_follow():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1))
+def test_moments_lie_close_and_their_number_is_bounded(seed):
+    random = np.random.default_rng(seed)
+    made = belief()
+    now_s = 10.0
+    for _ in range(8):
+        made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
+        made.taken(now_s + 0.001)
+        now_s += random.uniform(0.002, 0.08)
+        made.look(now_s)
+        moments = np.unique(made.arrivals(now_s).at_s)
+        assert moments[0] == now_s
+        assert moments[-1] == now_s + LATE_S
+        assert np.diff(moments).max() <= 0.032
+        assert moments.size <= 27
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.12))
+def test_what_was_seen_ahead_is_what_is_seen_then(seed, after_s):
+    random = np.random.default_rng(seed)
+    made = belief()
+    now_s = 10.0
+    for _ in range(6):
+        made.look(now_s)
+        made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
+        made.taken(now_s + 0.001)
+        now_s += random.uniform(0.01, 0.08)
+    plain = made.copy()
+    made.keep(made.look_ahead(now_s))
+    now_s += after_s
+    one, other = made.arrivals(now_s), plain.arrivals(now_s)
+    assert np.array_equal(one.at_s, other.at_s)
+    assert np.array_equal(one.positions, other.positions)
+    assert np.array_equal(one.velocities, other.velocities)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1))
 def test_no_order_of_takings_leads_out_of_what_is_possible(seed):
     """A controller that takes each at a random moment, or not at all where the next was sooner."""
     random = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from physis_ros import guarded_filter
+from physis_ros.controller_belief import ControllerBelief
 from physis_ros.guarded_filter import GuardedFilter
 from physis_ros.joint_limits import RobotLimits
 from physis_ros.safety_checks import CommandedTrajectory
@@ -123,3 +124,39 @@ def test_ticks_go_on_while_a_command_is_judged(monkeypatch):
     thread.join(10.0)
     assert answers[0].forward is None
     assert bench.guard.finding.verdict is Verdict.STOP
+
+
+def test_what_was_worked_out_ahead_is_what_a_command_would_have_worked_out():
+    bench = Bench()
+    bench.see_and_tick()
+    for place in (0.02, 0.04, 0.05):
+        bench.command(place)
+        bench.guard.acknowledged()
+        bench.see_and_tick(4)
+    plain = bench.guard.judge.handover.belief().arrivals(bench.now_s)
+    bench.guard.look_ahead()
+    ahead = bench.guard.judge.handover.belief().arrivals(bench.now_s)
+    assert np.array_equal(ahead.at_s, plain.at_s)
+    assert np.array_equal(ahead.positions, plain.positions)
+    assert np.array_equal(ahead.velocities, plain.velocities)
+
+
+def test_what_happens_while_it_is_worked_out_makes_it_worthless(monkeypatch):
+    bench = Bench()
+    bench.see_and_tick()
+    bench.command(0.02)
+    bench.guard.acknowledged()
+    kept = []
+    handover = bench.guard.judge.handover
+    monkeypatch.setattr(handover, "keep", kept.append)
+    bench.guard.look_ahead()
+    assert len(kept) == 1
+    look_ahead = ControllerBelief.look_ahead
+
+    def meanwhile(belief, now_s):
+        handover.stand(np.zeros(2), bench.now_s)
+        return look_ahead(belief, now_s)
+
+    monkeypatch.setattr(ControllerBelief, "look_ahead", meanwhile)
+    bench.guard.look_ahead()
+    assert len(kept) == 1
