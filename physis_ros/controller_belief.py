@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from physis_ros.joint_motion import Floats, JointMotion
-from physis_ros.possible_motions import Arrivals, PossibleMotion, arrivals
+from physis_ros.possible_motions import Arrivals, PossibleMotion, are_among, arrivals
 
 # Moments of arrival that are looked at lie so far apart; where a motion ends, it is its last moment
 # instead of the nearest of these. One in each half a step at most.
@@ -177,7 +177,7 @@ class ControllerBelief:
         moments = self._moments(now_s)
         if self._ahead is None:
             return arrivals(self._possible, moments)
-        known = np.isin(moments, self._ahead.at_s)
+        known = are_among(moments, self._ahead.at_s)
         return Arrivals.together(
             [arrivals(self._possible, moments[~known]), self._ahead.at(moments[known])]
         )

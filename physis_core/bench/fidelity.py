@@ -2,8 +2,8 @@
 
 Partitions, one to four streams, with and without a period. Each case is profiled before and after,
 in runs of its own on the same workers: its streams free running for what computing costs, and one
-chunk at a time for what the ways between workers do. The simulator gets that profile, and of the compared run
-only when its streams began.
+chunk at a time for what the ways between workers do. The simulator gets that profile, and of the
+compared run only when its streams began.
 """
 
 from __future__ import annotations

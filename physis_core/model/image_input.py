@@ -32,5 +32,5 @@ def resize_rgb(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArr
     crop_width = min(have_width, max(1, round(width * scale)))
     top, left = (have_height - crop_height) // 2, (have_width - crop_width) // 2
     crop = image[top : top + crop_height, left : left + crop_width]
-    resized = cv2.resize(np.ascontiguousarray(crop), (width, height), interpolation=cv2.INTER_AREA)
+    resized = cv2.resize(crop, (width, height), interpolation=cv2.INTER_AREA)
     return np.asarray(resized, dtype=np.uint8)

@@ -170,14 +170,15 @@ def _by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[
 
 
 def _let_pass(queue: list[_Entry], now_s: float) -> None:
-    """Who has no more time goes before the head, where that one has."""
+    """Who would be late by waiting for the head goes before it, if the head is on time even so."""
     _, _, _, _, head_finish_s, head_s, _ = queue[0]
+    after_head_s = now_s + head_s
     for i in range(1, len(queue)):
         _, _, _, _, finish_s, cost_s, _ = queue[i]
-        if now_s + head_s + cost_s > finish_s >= now_s + cost_s:
-            if now_s + cost_s + head_s <= head_finish_s:
-                queue.insert(0, queue.pop(i))
-                return
+        saved = after_head_s + cost_s > finish_s >= now_s + cost_s
+        if saved and after_head_s + cost_s <= head_finish_s:
+            queue.insert(0, queue.pop(i))
+            return
 
 
 def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:

@@ -3,8 +3,9 @@
 Inputs: `camera/<name>/image_raw` (or `.../compressed`), `joint_states` and others named in
 `joint_state_topics`, `instruction`. Output: `observation`, at most `max_rate_hz` times a second,
 and only where every part is there; /diagnostics says which source is why there is none. All on the
-executor's thread. Where an observation is due, an image is resized when it comes, while the others
-are still on their way; where none is, it waits as it came, and is resized only if it is used.
+executor's thread but for resizing (observation_images): where an observation is due, an image is
+resized when it comes, while the others are still on their way; where none is, it waits as it came,
+and is resized only if it is used.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from physis_core.model.image_input import resize_rgb
 from physis_core.model.inputs import ModelInputs
 from physis_core.types import UserError
-from physis_ros.conversions.images import compressed_to_rgb, image_to_rgb, rgb_to_image
 from physis_ros.conversions.joints import joint_readings
 from physis_ros.conversions.time import ns_to_time, time_to_ns
 from physis_ros.interfaces import (
@@ -33,10 +32,9 @@ from physis_ros.interfaces import (
 )
 from physis_ros.msg import Observation
 from physis_ros.nodes.base import OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.nodes.observation_images import CameraMessage, ObservationImages
 from physis_ros.nodes.observation_parameters import ObservationParameters, wanted_inputs
 from physis_ros.observation_sync import Matched, ObservationSync, SyncConfig
-
-CameraMessage = Image | CompressedImage
 
 
 class ObservationNode(PhysisNode[ObservationParameters]):
@@ -56,7 +54,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._published_before = 0
         self._clock_suspect = False
         self._unreadable: dict[str, str] = {}
-        self._resized: dict[str, tuple[int, Image]] = {}
+        self._images: ObservationImages | None = None
 
     def validate_parameters(self, new: ObservationParameters) -> None:
         for name in new.compressed_cameras:
@@ -84,6 +82,9 @@ class ObservationNode(PhysisNode[ObservationParameters]):
                 clock_jump_s=params.clock_suspect_s,
             )
         )
+        self._images = ObservationImages(
+            self._inputs.camera_names, self._inputs.image_size, slop_s=params.slop_s
+        )
         self._output = self.publisher(OBSERVATION)
 
     def activate(self) -> None:
@@ -105,7 +106,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         for subscription in self._entities:
             self.destroy_subscription(subscription)
         self._entities.clear()
-        self._resized.clear()
+        if self._images is not None:
+            self._images.forget()
         if self._sync is not None:
             self._sync.reset()
 
@@ -114,24 +116,32 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         if self._output is not None:
             self.destroy_publisher(self._output)
         self._output = None
+        if self._images is not None:
+            self._images.close()
+        self._images = None
         self._sync = None
         self._inputs = None
 
     def on_clock_jump(self, delta_s: float) -> None:
         if self._sync is not None:
             self._sync.reset()
-        self._resized.clear()
+        if self._images is not None:
+            self._images.forget()
         self._not_before_s = 0.0
 
     def _take_image(self, camera: str, message: CameraMessage) -> None:
         assert self._sync is not None, "subscriptions live between activate and cleanup"
+        assert self._images is not None, "subscriptions live between activate and cleanup"
         stamp_ns, now_s = time_to_ns(message.header.stamp), self.steady_s()
         refused = self._sync.add_image(
             camera, message, stamp_ns=stamp_ns, receipt_ns=self.now_ns(), receipt_s=now_s
         )
         self._image_waits = True
         if refused is None and now_s >= self._not_before_s:
-            self._resize(camera, stamp_ns, message)
+            # Of the one before, where no observation asked for it.
+            if (error := self._images.trouble(camera)) is not None:
+                self._note_unreadable(f"camera/{camera}", error)
+            self._images.begin(camera, message)
             self._publish_newest()
 
     def _take_joints(self, message: JointState) -> None:
@@ -171,37 +181,18 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._clock_suspect = matched.clock_suspect
 
     def _read_images(self, messages: Sequence[CameraMessage]) -> list[Image] | None:
+        """As the model takes them; None, and the reason noted, where one cannot be read."""
         assert self._inputs is not None
+        assert self._images is not None
         images = []
         for camera, message in zip(self._inputs.camera_names, messages):
-            stamp_ns = time_to_ns(message.header.stamp)
-            known = self._resized.get(camera)
-            image = known[1] if known is not None and known[0] == stamp_ns else None
-            if image is None:
-                image = self._resize(camera, stamp_ns, message)
-            if image is None:
+            try:
+                images.append(self._images.read(camera, message))
+            except UserError as error:
+                self._note_unreadable(f"camera/{camera}", error)
                 return None
-            images.append(image)
+            self._unreadable.pop(f"camera/{camera}", None)
         return images
-
-    def _resize(self, camera: str, stamp_ns: int, message: CameraMessage) -> Image | None:
-        """The image as the model takes it; None, and the reason noted, where it cannot be read."""
-        assert self._inputs is not None
-        field = f"camera/{camera}"
-        try:
-            if isinstance(message, CompressedImage):
-                rgb = compressed_to_rgb(message, field=field)
-            else:
-                rgb = image_to_rgb(message, field=field)
-            resized = resize_rgb(rgb, self._inputs.image_size)
-        except UserError as error:
-            self._note_unreadable(field, error)
-            return None
-        self._unreadable.pop(field, None)
-        header = message.header
-        image = rgb_to_image(resized, stamp=header.stamp, frame_id=header.frame_id)
-        self._resized[camera] = (stamp_ns, image)
-        return image
 
     def _message(self, matched: Matched[CameraMessage], images: list[Image]) -> Observation:
         assert self._inputs is not None

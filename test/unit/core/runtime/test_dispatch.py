@@ -104,11 +104,7 @@ def test_who_would_be_late_by_waiting_passes_who_would_not() -> None:
     assert run(decide([head, tight], COSTS, 0.0, max_batch=1)) == (head,)
 
 
-@given(
-    chunks=st.lists(
-        st.tuples(st.integers(1, 6), st.floats(0.0, 30.0)), min_size=1, max_size=6
-    )
-)
+@given(chunks=st.lists(st.tuples(st.integers(1, 6), st.floats(0.0, 30.0)), min_size=1, max_size=6))
 def test_chunks_whose_deadlines_can_be_kept_do_not_take_turns(
     chunks: list[tuple[int, float]],
 ) -> None:
