@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from physis_core.bench.streaming import EngineRun
 from physis_core.runtime.costs import CostTable
+from physis_core.sim.noise import SpeedTrace
 
 COLD = 6
 """The first chunks find empty windows and cold caches."""
 ENOUGH = 8
 """Fewer batches of one size say too little of it."""
 FACTORS = 512
+SPEED_STEP_S = 0.5
+"""Enough batches for a median, and short beside the minutes over which a machine's speed moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What a simulation needs of an engine, in seconds.
 
-    `costs`: medians by block and batch size. `factors`: quantiles of durations over their median.
+    `costs`: medians by block and batch size. `factors`: quantiles of durations over those, at the
+    speed that the machine had then (see `speed_of`).
     `per_batch_s`: mean time between a batch and the next one, where that was ready and the first
     one sent nothing. `per_send_s`: how much longer that is for each chunk that was sent to another
     worker. `per_hop_s`, `per_entry_s`: medians from one worker, and from the front, to a worker
@@ -70,14 +75,15 @@ def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int
         ]
         gaps.extend(zip(sent, idle[busy].tolist(), strict=True))
     costs: dict[int, dict[int, float]] = {}
-    factors: list[float] = []
     for (block, size), seconds in durations.items():
         if len(seconds) >= ENOUGH:
-            median = float(np.median(seconds))
-            costs.setdefault(block, {})[size] = median
-            factors.extend((np.array(seconds) / median).tolist())
+            costs.setdefault(block, {})[size] = float(np.median(seconds))
     if len(costs) < blocks:
         raise ValueError(f"only blocks {sorted(costs)} of {blocks} ran often enough")
+    costs = {b: with_sizes(row, runs[0].costs_s.get(b, {})) for b, row in costs.items()}
+    factors: list[float] = []
+    for run in runs:
+        factors.extend(_factors(run.trace.tasks, costs, blocks))
     hopped = _hopped(tasks)
     per_batch_s, per_send_s = _between(gaps)
     ways = np.concatenate([run.trace.tasks for run in lone])
@@ -86,7 +92,7 @@ def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int
         raise ValueError(f"no chunk after the first {COLD} went its way alone")
     came = ways["ready_s"] - ways["sent_s"]
     return Measured(
-        costs={b: with_sizes(row, runs[0].costs_s.get(b, {})) for b, row in costs.items()},
+        costs=costs,
         factors=tuple(np.quantile(factors, (np.arange(FACTORS) + 0.5) / FACTORS).tolist()),
         per_batch_s=per_batch_s,
         per_send_s=per_send_s,
@@ -94,6 +100,57 @@ def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int
         per_entry_s=_median(came[ways["source"] < 0]),
         per_message_s=_message_s(tasks, tasks[hopped]),
     )
+
+
+def speed_of(
+    tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int, *, from_s: float
+) -> SpeedTrace:
+    """By how much longer than `costs` the batches of a run took, device by device and half second
+    by half second (medians), from `from_s` of its clock on.
+    """
+    found: dict[int, tuple[float, ...]] = {}
+    for device in np.unique(tasks["device"]).tolist():
+        at_s, slow = _slowness(tasks[tasks["device"] == device], costs, blocks)
+        step = np.maximum(0, np.floor((at_s - from_s) / SPEED_STEP_S)).astype(int)
+        factors: list[float] = []
+        for number in range(int(step.max()) + 1):
+            here = slow[step == number]
+            if here.size:
+                factors.append(float(np.median(here)))
+            else:
+                # Nothing ran; what ran next is nearest.
+                factors.append(factors[-1] if factors else float(slow[0]))
+        found[device] = tuple(factors)
+    return SpeedTrace(step_s=SPEED_STEP_S, factors=found)
+
+
+def _slowness(
+    tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Of one device's batches: when each began, and its seconds over those of `costs`."""
+    _, first = np.unique(tasks["batch"], return_index=True)
+    batches = tasks[first]
+    table = CostTable(costs)
+    predicted_s = [
+        table.predict_s(stage % blocks, size)
+        for stage, size in zip(batches["stage"].tolist(), batches["size"].tolist(), strict=True)
+    ]
+    return batches["start_s"], (batches["end_s"] - batches["start_s"]) / np.array(predicted_s)
+
+
+def _factors(tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int) -> list[float]:
+    """Of all batches after the first chunks, at the speed that the machine had just then."""
+    steady = tasks[tasks["chunk"] >= COLD]
+    if not len(steady):
+        return []
+    from_s = float(steady["start_s"].min())
+    speed = speed_of(steady, costs, blocks, from_s=from_s)
+    out: list[float] = []
+    for device in speed.factors:
+        at_s, slow = _slowness(steady[steady["device"] == device], costs, blocks)
+        then = [speed.factor(device, at - from_s) for at in at_s.tolist()]
+        out.extend((slow / np.array(then)).tolist())
+    return out
 
 
 def _hopped(tasks: Any) -> Any:

@@ -2,8 +2,10 @@
 
 Partitions, one to four streams, with and without a period. Each case is profiled before and after,
 in runs of its own on the same workers: its streams free running for what computing costs, and one
-chunk at a time for what the ways between workers do. The simulator gets that profile, and of the
-compared run only when its streams began.
+chunk at a time for what the ways between workers do. The simulator gets that profile. Of the
+compared run it gets when its streams began, and how fast the machine was in each half second, by
+which a machine that others share moves more than any aim here; what comes out without that stands
+beside it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of
+from physis_core.bench.engine_profile import Measured, Parts, parts_of, profile_of, speed_of
 from physis_core.bench.fidelity_errors import (
+    Compared,
     Outcome,
+    drift,
     engine_spread,
     errors_of,
     median,
@@ -34,7 +38,7 @@ from physis_core.observe.figures import print_figures, result
 from physis_core.plan.topology import LinkSpec, Pool
 from physis_core.runtime.deployment import Deployment, simple_deployment
 from physis_core.runtime.stream import StreamConfig
-from physis_core.sim.noise import NoiseSpec
+from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
@@ -95,23 +99,27 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise UserError(name, getattr(args, name), f"must be at least {low}")
     torch.set_num_threads(1)
     model = ModelRef(kind="synthetic", config={**MODEL, "tokens": args.tokens})
-    pairs: dict[str, list[tuple[Outcome, Outcome]]] = {case.name: [] for case in CASES}
+    found: dict[str, list[Compared]] = {case.name: [] for case in CASES}
     with Progress(console=console) as progress:
         task = progress.add_task("fidelity", total=args.repeat * len(CASES))
         for number in range(args.repeat):
             for case in CASES:
                 where = f"{number + 1}/{args.repeat} {case.name}"
                 progress.update(task, description=where)
-                real, simulated = compare(model, case, args.chunks)
-                pairs[case.name].append((real, simulated))
+                compared = compare(model, case, args.chunks)
+                found[case.name].append(compared)
                 # A line each, for those who read a file.
                 progress.console.print(
-                    f"{where}: response {1e3 * real.response_s:.1f} ms, simulated"
-                    f" {1e3 * simulated.response_s:.1f} ms",
+                    f"{where}: response {1e3 * compared.real.response_s:.1f} ms, simulated"
+                    f" {1e3 * compared.simulated.response_s:.1f} ms",
                     highlight=False,
                 )
                 progress.advance(task)
+    pairs = {case: [(c.real, c.simulated) for c in those] for case, those in found.items()}
     rows = {case: errors_of(outcomes) for case, outcomes in pairs.items()}
+    as_profiled = {
+        case: errors_of([(c.real, c.as_profiled) for c in those]) for case, those in found.items()
+    }
     print_rows(rows, pairs, console)
     figures = {
         "fidelity.interval_error": worst(rows, 0, "share", 0.05),
@@ -120,6 +128,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "fidelity.interval_error_median": median(rows, 0, "share"),
         "fidelity.response_error_median": median(rows, 1, "share"),
         "fidelity.engine_response_spread": engine_spread(pairs),
+        "fidelity.interval_error_as_profiled": worst(as_profiled, 0, "share"),
+        "fidelity.response_error_as_profiled": worst(as_profiled, 1, "share"),
+        "fidelity.miss_difference_as_profiled_pp": worst(as_profiled, 2, "pp"),
+        "fidelity.machine_drift": drift([c.slowness for those in found.values() for c in those]),
     }
     print_figures("simulation against the engine (worst case of the table)", figures, console)
     config = {
@@ -136,8 +148,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "interval_error": error[0].value,
             "response_error": error[1].value,
             "miss_difference_pp": error[2].value,
-            "engine": [asdict(real) for real, _ in pairs[case]],
-            "simulator": [asdict(simulated) for _, simulated in pairs[case]],
+            "engine": [asdict(c.real) for c in found[case]],
+            "simulator": [asdict(c.simulated) for c in found[case]],
+            "as_profiled": [asdict(c.as_profiled) for c in found[case]],
+            "slowness": [c.slowness for c in found[case]],
         }
         for case, error in rows.items()
     }
@@ -157,8 +171,8 @@ def _config(index: int, period_s: float | None, places: int) -> StreamConfig:
     )
 
 
-def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]:
-    """(engine, simulator) for one case."""
+def compare(model: ModelRef, case: Case, chunks: int) -> Compared:
+    """Engine and simulator for one case."""
     deployment = simple_deployment(
         model,
         partition=case.partition,
@@ -202,13 +216,24 @@ def compare(model: ModelRef, case: Case, chunks: int) -> tuple[Outcome, Outcome]
         case,
         parts_of(run.trace.tasks, graph.stages, SETTLE),
     )
-    return real, _simulated(deployment, case, found, period_s, places, total, began_s)
+    speed = speed_of(run.trace.tasks, found.costs, graph.blocks, from_s=min(began_s))
+
+    def simulated(speed: SpeedTrace | None) -> Outcome:
+        return _simulated(deployment, case, found, speed, period_s, places, total, began_s)
+
+    return Compared(
+        real=real,
+        simulated=simulated(speed),
+        as_profiled=simulated(None),
+        slowness=float(np.median(np.concatenate([*speed.factors.values()]))),
+    )
 
 
 def _simulated(
     deployment: Deployment,
     case: Case,
     profile: Measured,
+    speed: SpeedTrace | None,
     period_s: float | None,
     places: int,
     chunks: int,
@@ -248,6 +273,7 @@ def _simulated(
         max_batch=case.max_batch,
         boundary_credits=deployment.credits,
         noise=NoiseSpec(factors=profile.factors),
+        speed=speed,
         per_batch_s=profile.per_batch_s,
         per_send_s=profile.per_send_s,
         per_entry_s=profile.per_entry_s,

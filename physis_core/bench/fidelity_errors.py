@@ -25,10 +25,24 @@ class Outcome:
     parts: Parts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One case, once. `simulated` at the speed that the machine had in the engine's run,
+    `as_profiled` at that of the profile; `slowness`: the first over the second, all devices and
+    the whole run (median).
+    """
+
+    real: Outcome
+    simulated: Outcome
+    as_profiled: Outcome
+    slowness: float
+
+
+Pairs = Sequence[tuple[Outcome, Outcome]]
 Errors = tuple[Figure, Figure, Figure]
 
 
-def errors_of(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Errors:
+def errors_of(outcomes: Pairs) -> Errors:
     """Median over the rounds of |simulated - real|, relative but for the misses."""
     interval = [abs(s.interval_s / r.interval_s - 1.0) for r, s in outcomes]
     response = [abs(s.response_s / r.response_s - 1.0) for r, s in outcomes]
@@ -36,7 +50,7 @@ def errors_of(outcomes: Sequence[tuple[Outcome, Outcome]]) -> Errors:
     return repeated(interval, "share"), repeated(response, "share"), repeated(missed, "pp")
 
 
-def worst(rows: Mapping[str, Errors], index: int, unit: str, aim: float) -> Figure:
+def worst(rows: Mapping[str, Errors], index: int, unit: str, aim: float | None = None) -> Figure:
     largest = max((errors[index] for errors in rows.values()), key=lambda figure: figure.value)
     return Figure(value=largest.value, unit=unit, spread=largest.spread, aim=aim)
 
@@ -47,7 +61,7 @@ def median(rows: Mapping[str, Errors], index: int, unit: str) -> Figure:
     )
 
 
-def engine_spread(pairs: Mapping[str, Sequence[tuple[Outcome, Outcome]]]) -> Figure:
+def engine_spread(pairs: Mapping[str, Pairs]) -> Figure:
     """Half the range of the engine's own responses over the rounds, each over its interval, as a
     share of their median, in the worst case: nothing that predicts them can be closer.
     """
@@ -58,9 +72,16 @@ def engine_spread(pairs: Mapping[str, Sequence[tuple[Outcome, Outcome]]]) -> Fig
     return Figure(value=max(shares), unit="share")
 
 
+def drift(slowness: Sequence[float]) -> Figure:
+    """By how much the machine was slower or faster in a compared run than in the profile around
+    it, the largest of all: what no simulator can know.
+    """
+    return Figure(value=max(abs(factor - 1.0) for factor in slowness), unit="share")
+
+
 def print_rows(
     rows: Mapping[str, Errors],
-    pairs: Mapping[str, Sequence[tuple[Outcome, Outcome]]],
+    pairs: Mapping[str, Pairs],
     console: Console,
 ) -> None:
     """Two lines a case: the engine, and the simulator with its errors."""

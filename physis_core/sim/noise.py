@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,30 @@ class NoiseSpec:
         if self.factors:
             return float(np.percentile(self.factors, 99.0))
         return max(self.p99_ratio, 1.0 + _Z99 * self.relative)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedTrace:
+    """How slow each device is over time, as it was measured: `factors[device][i]` is by how much
+    longer its batches take that start within the i-th `step_s`; the last one lasts. A device that
+    is not named keeps its costs.
+    """
+
+    step_s: float
+    factors: Mapping[int, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.step_s < math.inf:
+            raise UserError("step_s", self.step_s, "must be positive and finite")
+        for device, factors in self.factors.items():
+            if not factors or not all(0.0 < factor < math.inf for factor in factors):
+                raise UserError(f"factors[{device}]", factors, "must be positive and finite")
+
+    def factor(self, device: int, at_s: float) -> float:
+        factors = self.factors.get(device)
+        if factors is None:
+            return 1.0
+        return factors[min(int(at_s / self.step_s), len(factors) - 1)]
 
 
 class Noise:

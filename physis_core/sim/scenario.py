@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from physis_core.plan.topology import INSTANT, LinkSpec, Pool
 from physis_core.runtime.costs import CostTable
-from physis_core.sim.noise import NoiseSpec
+from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.types import StageGraph, UserError
 
 
@@ -87,6 +87,7 @@ class Scenario:
     boundary_credits: int = 2
     eager_batching: bool = False
     noise: NoiseSpec = field(default_factory=NoiseSpec)
+    speed: SpeedTrace | None = None
     stalls: tuple[Stall, ...] = ()
     per_batch_s: float = 0.0
     per_send_s: float = 0.0

@@ -195,6 +195,8 @@ class Simulator:
         seconds = self.costs.predict_s(first.block, len(tasks))
         if self._noise is not None:
             seconds *= self._noise.factor(first.stream, first.seq, first.stage)
+        if scenario.speed is not None:
+            seconds *= scenario.speed.factor(device.index, now_s)
         device.running = tasks
         device.started_s = max(now_s, device.free_s) + scenario.per_batch_s
         device.ends_s = device.started_s + seconds

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from physis_core.bench.engine_profile import parts_of, profile_of, with_sizes
+from physis_core.bench.engine_profile import parts_of, profile_of, speed_of, with_sizes
 from physis_core.bench.streaming import EngineRun
 from physis_core.observe.trace import RunTrace
 from physis_core.plan.partition import make_partition
 from physis_core.plan.topology import LinkSpec, Pool
-from physis_core.sim.noise import NoiseSpec
+from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import StageGraph
@@ -147,3 +147,27 @@ def test_a_run_that_is_too_short_says_so(busy: int, alone: int, said: str) -> No
     ways.trace.tasks["chunk"][ways.trace.tasks["chunk"] >= alone] = 0
     with pytest.raises(ValueError, match=said):
         profile_of([run_of(tasks[tasks["chunk"] < busy])], [ways], 3)
+
+
+def test_the_speed_of_a_run_is_what_slowed_it_and_a_profile_is_free_of_it() -> None:
+    slow = SpeedTrace(step_s=0.5, factors={0: (1.0, 1.5), 1: (1.0, 1.0, 0.8)})
+    noise = NoiseSpec(factors=(0.95, 1.0, 1.0, 1.0, 1.05))
+    tasks, _ = simulated(credits=2, speed=slow, noise=noise).log.take()
+    found = speed_of(tasks, COSTS, 3, from_s=0.0)
+    assert found.step_s == 0.5
+    assert found.factors[0][:3] == pytest.approx((1.0, 1.5, 1.5), rel=0.06)
+    assert found.factors[1][:3] == pytest.approx((1.0, 1.0, 0.8), rel=0.06)
+    assert found.factors[2][:3] == pytest.approx((1.0, 1.0, 1.0), rel=0.06)
+    profile = profile_of([run_of(tasks)], [lone()], 3)
+    # But for the half seconds within which the speed changed.
+    assert np.mean(np.abs(np.array(profile.factors) - 1.0) < 0.08) > 0.8
+
+
+def test_where_nothing_ran_the_speed_is_that_of_the_nearest() -> None:
+    tasks, _ = simulated().log.take()
+    late = tasks.copy()
+    for name in ("sent_s", "ready_s", "start_s", "end_s"):
+        late[name] += 5.0
+    found = speed_of(np.concatenate([tasks, late]), COSTS, 3, from_s=-1.0)
+    for factors in found.factors.values():
+        assert factors == pytest.approx((1.0,) * len(factors))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from physis_core.bench import fidelity
 from physis_core.bench.engine_profile import Parts
-from physis_core.bench.fidelity_errors import Outcome, engine_spread
+from physis_core.bench.fidelity_errors import Compared, Outcome, engine_spread
 
 
 def outcome(interval_s: float, response_s: float, missed: float) -> Outcome:
@@ -20,9 +20,14 @@ def outcome(interval_s: float, response_s: float, missed: float) -> Outcome:
 def test_the_worst_case_is_the_figure_and_every_case_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def compare(model: object, case: fidelity.Case, chunks: int) -> tuple[Outcome, Outcome]:
+    def compare(model: object, case: fidelity.Case, chunks: int) -> Compared:
         off = 1.04 if case.partition == "block" else 1.01
-        return outcome(0.1, 0.2, 0.02), outcome(0.1 * off, 0.2 / off, 0.03)
+        return Compared(
+            real=outcome(0.1, 0.2, 0.02),
+            simulated=outcome(0.1 * off, 0.2 / off, 0.03),
+            as_profiled=outcome(0.12, 0.2, 0.02),
+            slowness=0.9 if case.load is None else 1.05,
+        )
 
     monkeypatch.setattr(fidelity, "compare", compare)
     console = Console(record=True, width=140)
@@ -33,6 +38,8 @@ def test_the_worst_case_is_the_figure_and_every_case_is_shown(
     assert figures["fidelity.response_error"]["value"] == pytest.approx(1 - 1 / 1.04)
     assert figures["fidelity.miss_difference_pp"]["value"] == pytest.approx(1.0)
     assert figures["fidelity.engine_response_spread"]["value"] == 0.0
+    assert figures["fidelity.interval_error_as_profiled"]["value"] == pytest.approx(0.2)
+    assert figures["fidelity.machine_drift"]["value"] == pytest.approx(0.1)
     said = console.export_text()
     for case in fidelity.CASES:
         assert case.name in said
