@@ -23,28 +23,34 @@ def nanoseconds(stamp: Any) -> int:
     return int(stamp.sec) * _NS_PER_S + int(stamp.nanosec)
 
 
-def to_trajectory(
-    names: Sequence[str],
-    times_s: Floats,
-    positions: Floats,
-    velocities: Floats,
-    *,
-    start_ns: int = 0,
-) -> JointTrajectory:
-    """times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: it starts on
-    arrival."""
-    message = JointTrajectory(joint_names=list(names))
-    message.header.stamp.sec, message.header.stamp.nanosec = divmod(start_ns, _NS_PER_S)
-    points = []
-    for time_s, position, velocity in zip(
-        times_s.tolist(), positions.tolist(), velocities.tolist()
-    ):
-        point = JointTrajectoryPoint(positions=position, velocities=velocity)
-        offset = point.time_from_start
-        offset.sec, offset.nanosec = divmod(round(time_s * 1e9), _NS_PER_S)
-        points.append(point)
-    message.points = points
-    return message
+class TrajectoryWriter:
+    """Makes JointTrajectory messages for `names`. The points of a message are used again by the
+    next one: to make them anew takes three times as long as to fill them, for each command on its
+    way to the robot. So a message is to be published, not kept; one thread calls.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._points: list[JointTrajectoryPoint] = []
+
+    def write(
+        self, times_s: Floats, positions: Floats, velocities: Floats, *, start_ns: int = 0
+    ) -> JointTrajectory:
+        """times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: it starts on
+        arrival."""
+        message = JointTrajectory(joint_names=self._names)
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(start_ns, _NS_PER_S)
+        while len(self._points) < len(times_s):
+            self._points.append(JointTrajectoryPoint())
+        points = self._points[: len(times_s)]
+        for point, time_s, position, velocity in zip(
+            points, times_s.tolist(), positions.tolist(), velocities.tolist()
+        ):
+            point.positions, point.velocities = position, velocity
+            offset = point.time_from_start
+            offset.sec, offset.nanosec = divmod(round(time_s * 1e9), _NS_PER_S)
+        message.points = points
+        return message
 
 
 def from_trajectory(message: JointTrajectory) -> CommandedTrajectory:

@@ -23,7 +23,7 @@ from sensor_msgs.msg import JointState
 from physis_core.types import UserError
 from physis_ros.chunk_timeline import ChunkTimeline
 from physis_ros.conversions.joints import whole_state
-from physis_ros.conversions.trajectories import from_chunk, nanoseconds, to_trajectory
+from physis_ros.conversions.trajectories import TrajectoryWriter, from_chunk, nanoseconds
 from physis_ros.interfaces import (
     JOINT_STATES,
     OBSERVATION,
@@ -82,6 +82,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             clock_slack_s=_CLOCK_SLACK_S[bool(self.get_parameter("use_sim_time").value)],
         )
         self._place = RobotPlace(limits.names)
+        self._writer = TrajectoryWriter(limits.names)
         if p.record_path:
             self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
         self._windows = self.publisher(SAFETY_COMMAND_IN)
@@ -263,8 +264,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         start_ns = self.now_ns()
         window = timeline.window(start_ns)
         self._windows.publish(
-            to_trajectory(
-                timeline.limits.names,
+            self._writer.write(
                 window.times_s,
                 window.positions,
                 window.velocities,

@@ -27,7 +27,7 @@ from physis_core.arm.kinematics import HOME_RAD
 from physis_core.arm.limits import JOINT_NAMES
 from physis_core.observe.rowlog import RowLog
 from physis_ros.conversions.time import ns_to_time, time_to_ns
-from physis_ros.conversions.trajectories import to_trajectory
+from physis_ros.conversions.trajectories import TrajectoryWriter
 from physis_ros.interfaces import JOINT_STATES, JOINT_TRAJECTORY, camera_raw
 
 CAMERAS = ("front", "wrist")
@@ -66,12 +66,13 @@ def relay(node: Node, stop: threading.Event) -> None:
     out = node.create_publisher(JointTrajectory, RELAYED, JOINT_TRAJECTORY.qos)
     times_s = np.linspace(0.05, 0.4, 8)
     positions = np.tile(HOME_RAD, (8, 1))
+    writer = TrajectoryWriter(JOINT_NAMES)
     seen: dict[str, int] = {}
 
     def take(camera: str, message: Image) -> None:
         seen[camera] = time_to_ns(message.header.stamp)
         if len(set(seen.values())) == 1 and len(seen) == len(CAMERAS):
-            command = to_trajectory(JOINT_NAMES, times_s, positions, np.zeros_like(positions))
+            command = writer.write(times_s, positions, np.zeros_like(positions))
             command.header.stamp = message.header.stamp
             out.publish(command)
 

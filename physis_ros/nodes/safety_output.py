@@ -20,7 +20,7 @@ from std_msgs.msg import Float64MultiArray, Header
 from physis_core.observe.percentiles import SlidingWindow
 from physis_core.types import Percentiles
 from physis_ros.conversions.statuses import percentiles_message
-from physis_ros.conversions.trajectories import to_trajectory
+from physis_ros.conversions.trajectories import TrajectoryWriter
 from physis_ros.interfaces import (
     FORWARD_POSITION,
     JOINT_TRAJECTORY,
@@ -70,6 +70,7 @@ class SafetyOutput:
         self._node = node
         self._late_s = late_s
         self._names = tuple(names)
+        self._writer = TrajectoryWriter(names)
         self._positions = positions
         self._stamped = stamped
         self._simulated = simulated
@@ -153,8 +154,7 @@ class SafetyOutput:
         if self._stamped:
             start_ns = self._ros_ns(forward.at_s)
         self._robot.publish(
-            to_trajectory(
-                self._names,
+            self._writer.write(
                 np.asarray(forward.times_s),
                 forward.positions,
                 forward.velocities,
