@@ -74,7 +74,8 @@ class Scenario:
     boundary_credits: chunks of one stream that may wait between two stages on different devices.
     per_batch_s: dispatch overhead before each batch; per_send_s: for how long a device that sends a
     chunk to another one starts nothing; per_hop_s: added to each hop between devices; per_entry_s:
-    from a chunk's release to its first queue. end_s: simulated time; warmup_s: chunks released
+    from a chunk's release to its first queue. speed: what each device was measured to be slower by
+    over time; None: nothing. end_s: simulated time; warmup_s: chunks released
     before it are left out of the figures. overload_s: how often queues are looked at; 0: never.
     record_tasks: most task records kept; 0: none.
     """
