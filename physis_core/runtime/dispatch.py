@@ -1,12 +1,10 @@
 """Which batch a device runs next: a pure function of the ready tasks, the costs and the time.
 
 Slack = deadline - now - predicted cost of the task - predicted cost of all that follows on its
-chunk's way. The earliest deadline goes first, but lets pass whose slack is gone, as long as it can
-afford that (EDZL: Lee 1994, "On-line multiprocessor scheduling algorithms for real-time tasks");
-least slack first would let chunks take turns (docs/decisions/earliest-deadline-first.md). Other
-ready tasks of the same block, of whatever chunk, step or stream, join the batch while that makes
-nobody late who would have been on time without it. Waiting for one more arrival is allowed only
-inside the slack. The same function runs in the worker and in the simulator.
+chunk's way. The most urgent goes first (physis_core.runtime.urgency). Other ready tasks of the same
+block, of whatever chunk, step or stream, join the batch while that makes nobody late who would have
+been on time without it. Waiting for one more arrival is allowed only inside the slack. The same
+function runs in the worker and in the simulator.
 """
 
 from __future__ import annotations
@@ -15,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from physis_core.runtime.costs import Costs, CostTable, OnlineCosts
+from physis_core.runtime.ready_task import BACKGROUND_PRIORITY, BACKGROUND_S, ReadyTask
+from physis_core.runtime.urgency import Entry, by_urgency
 
 __all__ = [
     "BACKGROUND_PRIORITY",
@@ -31,33 +31,6 @@ __all__ = [
 ]
 
 _INF = float("inf")
-BACKGROUND_S = 1e6
-"""From the release of a chunk without a delivery time to the deadline that it gets here: after all
-that have one, and the older first, so that among free-running streams none waits for ever."""
-BACKGROUND_PRIORITY = 1_000_000
-"""Taken off the priority of streams without a period: whoever takes all that is left must not come
-before a stream that is already late."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class ReadyTask:
-    """A task whose hidden state and KV are there. Not frozen: making a frozen one costs more.
-
-    `stream` is a handle of the caller, `stage` the stage index, `block` names the weights (see
-    `Costs`). `remaining_s` is the predicted cost of everything after this task until its chunk's
-    exit. A larger `priority` is more important; it decides only when not everybody can be on time.
-    """
-
-    stream: int
-    epoch: int
-    seq: int
-    stage: int
-    block: int
-    step: int
-    deadline_s: float
-    ready_s: float
-    remaining_s: float = 0.0
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +90,7 @@ def decide(
     if not ready:
         return _IDLE
 
-    queue = _by_urgency(ready, costs, now_s)
+    queue = by_urgency(ready, costs, now_s)
     head = queue[0][6]
     if max_batch == 1:
         return RunBatch((_earliest(head, ready),))
@@ -135,52 +108,6 @@ def decide(
     return RunBatch(batch)
 
 
-_Entry = tuple[float, int, int, int, float, float, ReadyTask]
-"""(deadline, -stage, seq, position, latest finish, seconds alone, task): sorts by urgency, never by
-task."""
-
-
-def _by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[_Entry]:
-    """Tasks in the order in which they would run one by one.
-
-    Ties: the chunk nearer to its exit first, so that equal deadlines do not spread out. When
-    somebody is late already, not everybody can be on time, and priority comes before time. Without
-    a delivery time age alone counts: `deadline_s` says it.
-    """
-    single: dict[int, float] = {}
-    endless_s = now_s + 0.5 * BACKGROUND_S
-    queue: list[_Entry] = []
-    late = False
-    for i, task in enumerate(ready):
-        block = task.block
-        cost_s = single.get(block)
-        if cost_s is None:
-            cost_s = single[block] = costs.predict_s(block, 1)
-        finish_s = deadline_s = task.deadline_s
-        if deadline_s <= endless_s:
-            finish_s -= task.remaining_s
-            if finish_s - cost_s < now_s:
-                late = True
-        queue.append((deadline_s, -task.stage, task.seq, i, finish_s, cost_s, task))
-    queue.sort()
-    if late:
-        queue.sort(key=lambda entry: -entry[6].priority)
-    _let_pass(queue, now_s)
-    return queue
-
-
-def _let_pass(queue: list[_Entry], now_s: float) -> None:
-    """Who would be late by waiting for the head goes before it, if the head is on time even so."""
-    _, _, _, _, head_finish_s, head_s, _ = queue[0]
-    after_head_s = now_s + head_s
-    for i in range(1, len(queue)):
-        _, _, _, _, finish_s, cost_s, _ = queue[i]
-        saved = after_head_s + cost_s > finish_s >= now_s + cost_s
-        if saved and after_head_s + cost_s <= head_finish_s:
-            queue.insert(0, queue.pop(i))
-            return
-
-
 def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
     """The earliest ready chunk of the task's (stream, stage): its KV is needed by the others."""
     for other in ready:
@@ -194,7 +121,7 @@ def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
 
 
 def _grow(
-    queue: Sequence[_Entry],
+    queue: Sequence[Entry],
     costs: Costs,
     now_s: float,
     max_batch: int,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -82,53 +81,6 @@ def run(decision: object) -> tuple[ReadyTask, ...]:
 
 def test_nothing_ready_is_idle() -> None:
     assert isinstance(decide([], COSTS, 0.0, max_batch=4), Idle)
-
-
-def test_the_earliest_deadline_goes_first() -> None:
-    later, sooner = task(stream=0, deadline_s=5.0), task(stream=1, block=1, deadline_s=4.0)
-    assert run(decide([later, sooner], COSTS, 0.0, max_batch=1)) == (sooner,)
-    # Also while the later one has less slack: it can still wait.
-    later.remaining_s = 2.0
-    assert run(decide([later, sooner], COSTS, 0.0, max_batch=1)) == (sooner,)
-
-
-def test_who_would_be_late_by_waiting_passes_who_would_not() -> None:
-    head = task(stream=0, deadline_s=4.0, remaining_s=1.0)
-    tight = task(stream=1, block=1, deadline_s=5.0, remaining_s=3.5)
-    assert run(decide([head, tight], COSTS, 0.0, max_batch=1)) == (tight,)
-    # The head would be late in its turn.
-    head.remaining_s = 2.5
-    assert run(decide([head, tight], COSTS, 0.0, max_batch=1)) == (head,)
-    # Too late already: nothing is saved.
-    head.remaining_s, tight.remaining_s = 1.0, 4.5
-    assert run(decide([head, tight], COSTS, 0.0, max_batch=1)) == (head,)
-
-
-@given(chunks=st.lists(st.tuples(st.integers(1, 6), st.floats(0.0, 30.0)), min_size=1, max_size=6))
-def test_chunks_whose_deadlines_can_be_kept_do_not_take_turns(
-    chunks: list[tuple[int, float]],
-) -> None:
-    """Each is done before the next one begins, so that none waits for what it does not need."""
-    lengths = [length for length, _ in chunks]
-    room_s = float(sum(lengths))
-    done = [0] * len(chunks)
-    order: list[int] = []
-    while any(d < n for d, n in zip(done, lengths, strict=True)):
-        now_s = float(len(order))
-        ready = [
-            task(
-                stream=i,
-                stage=done[i],
-                deadline_s=room_s + late_s,
-                remaining_s=float(lengths[i] - done[i] - 1),
-            )
-            for i, (_, late_s) in enumerate(chunks)
-            if done[i] < lengths[i]
-        ]
-        (chosen,) = run(decide(ready, COSTS, now_s, max_batch=1))
-        done[chosen.stream] += 1
-        order.append(chosen.stream)
-    assert sum(a != b for a, b in itertools.pairwise(order)) == len(chunks) - 1
 
 
 def test_same_block_joins_from_other_streams_and_steps() -> None:

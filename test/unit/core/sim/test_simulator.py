@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,17 @@ def test_free_running_streams_take_turns_and_stay_behind_a_stream_with_a_period(
     done = [sum(1 for at_s in exits(simulator, i) if at_s > 4.5) for i in (1, 2)]
     assert min(done) > 30 and abs(done[0] - done[1]) <= 2
     assert all(c.deadline_s == math.inf for c in simulator.traces[1].chunks)
+
+
+def test_streams_that_begin_together_come_out_one_after_the_other() -> None:
+    """And not all of them at the end, as where their chunks take turns."""
+    simulator = run(scenario(kind="step", devices=2, streams=3, period_s=0.18))
+    responses_s = [
+        statistics.median(chunk.exit_s - chunk.release_s for chunk in trace.chunks)
+        for trace in simulator.traces
+    ]
+    # 30 ms on each of the two devices.
+    assert sorted(responses_s) == pytest.approx([0.06, 0.09, 0.12])
 
 
 def test_streams_close_and_leave_nothing_behind() -> None:
