@@ -46,8 +46,8 @@ class CommandedTrajectory:
 
     joint_names: Sequence[str]
     times_s: Sequence[float]
-    positions: Sequence[Sequence[float]]
-    velocities: Sequence[Sequence[float]] = ()
+    positions: Sequence[Sequence[float]] | Floats
+    velocities: Sequence[Sequence[float]] | Floats = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

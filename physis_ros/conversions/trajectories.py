@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,9 +60,17 @@ def from_trajectory(message: JointTrajectory) -> CommandedTrajectory:
     return CommandedTrajectory(
         joint_names=tuple(message.joint_names),
         times_s=[nanoseconds(point.time_from_start) * 1e-9 for point in points],
-        positions=[point.positions for point in points],
-        velocities=[point.velocities for point in points],
+        positions=_together([point.positions for point in points]),
+        velocities=_together([point.velocities for point in points]),
     )
+
+
+def _together(rows: Sequence[array.array[float]]) -> Sequence[Sequence[float]] | Floats:
+    """[rows, values] at once, where all rows are as long; numpy would look at every value."""
+    longest = max(map(len, rows), default=0)
+    if not longest or any(len(row) != longest for row in rows):
+        return rows
+    return np.frombuffer(b"".join(rows), dtype=np.float64).reshape(-1, longest)
 
 
 def from_chunk(message: Any) -> tuple[IncomingChunk, ChunkStamps]:

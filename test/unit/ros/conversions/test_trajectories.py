@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
-from trajectory_msgs.msg import JointTrajectory
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_ros.conversions.trajectories import TrajectoryWriter, from_trajectory
 
@@ -38,3 +38,14 @@ def test_nothing_of_a_message_is_left_in_the_next(counts):
         assert read.times_s == pytest.approx(np.arange(count) + 1.0)
         assert np.array_equal(read.positions, positions)
         assert np.array_equal(read.velocities, -positions)
+
+
+def test_ragged_rows_arrive_as_they_came():
+    message = JointTrajectory(joint_names=NAMES)
+    message.points = [
+        JointTrajectoryPoint(positions=[1.0, 2.0], velocities=[0.5]),
+        JointTrajectoryPoint(positions=[3.0]),
+    ]
+    read = from_trajectory(sent(message))
+    assert [list(row) for row in read.positions] == [[1.0, 2.0], [3.0]]
+    assert [list(row) for row in read.velocities] == [[0.5], []]
