@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -206,6 +207,10 @@ def decision_times_s(devices: int, streams: int, seed: int) -> tuple[list[float]
     models = {name: analytic_profile(BACKBONES[name], DEVICE) for name in kinds}
     admission = Admission(pool_of(devices), models)
     names = sorted(models)
+    # As engine_node does before it serves: a collector that walks through all that was imported
+    # would be longer than some decisions.
+    gc.collect()
+    gc.freeze()
     admitted_s: list[float] = []
     refused_s: list[float] = []
     most = 0
