@@ -215,13 +215,16 @@ class Pacer:
 
     def _size_depth(self, period_s: float) -> None:
         n = len(self._sorted)
-        target_s = self._quantile(0.99) + self._config.margin_s
-        offset_s = self._cap(target_s + _ROOM * period_s, self._age_s)
+        room_s = _ROOM * period_s
+        offset_s = self._cap(self._quantile(0.99) + self._config.margin_s + room_s, self._age_s)
+        # The wanted offset has passed the one that stands. The cap moves a little with every
+        # observation's age, which is no reason either.
+        deeper = offset_s > self._offset_s + room_s
         if not self._settled:
             if n < self._config.first_responses:
                 # Without a measured tail yet, only ever deepen, so that the pipeline's fill is not
                 # all misses.
-                if target_s > self._offset_s:
+                if deeper:
                     self._reanchor(offset_s, "first responses")
                 return
             self._settled = True
@@ -230,7 +233,7 @@ class Pacer:
                 reason = "after a stall"
             self._reanchor(offset_s, reason)
             return
-        if target_s > self._offset_s:
+        if deeper:
             self._shallow_for = 0
             self._reanchor(offset_s, "deeper")
         elif offset_s < self._offset_s - 0.25 * period_s:

@@ -72,6 +72,16 @@ def test_a_cap_on_action_age_lets_it_starve_and_says_so() -> None:
     assert pacer.state().misses == sum(missed for _, _, missed in out) > 0
 
 
+def test_a_cap_that_moves_with_the_age_of_observations_is_no_break_in_the_period() -> None:
+    pacer = Pacer(PacerConfig(period_s=1.0, max_action_age_s=3.5, first_responses=4))
+    for chunk in range(200):
+        pacer.released(chunk, float(chunk), 0.2 + 0.005 * (chunk % 3))
+        pacer.completed(chunk, chunk + 3.9)
+    state = pacer.state()
+    assert state.capped
+    assert state.reanchors <= 3
+
+
 def test_a_stall_is_counted_and_does_not_deepen_the_buffer() -> None:
     pacer = Pacer(PacerConfig(period_s=1.0, first_responses=4, stall_s=5.0))
     run_stream(pacer, [2.0] * 30)
