@@ -13,18 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from physis_core.runtime.costs import Costs, CostTable, OnlineCosts
-from physis_core.runtime.ready_task import BACKGROUND_PRIORITY, BACKGROUND_S, ReadyTask
+from physis_core.runtime.ready_task import BACKGROUND_S, ReadyTask
 from physis_core.runtime.urgency import Entry, by_urgency
 
 __all__ = [
-    "BACKGROUND_PRIORITY",
-    "BACKGROUND_S",
     "CostTable",
     "Costs",
     "Decision",
     "Idle",
     "OnlineCosts",
-    "ReadyTask",
     "RunBatch",
     "WaitUntil",
     "decide",

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from physis_core.runtime.dispatch import ReadyTask
+from physis_core.runtime.ready_task import ReadyTask
 
 if TYPE_CHECKING:
     from physis_core.runtime.stages import StageSlot

@@ -17,11 +17,11 @@ from physis_core.runtime.cluster import Cluster
 from physis_core.runtime.control import Message
 from physis_core.runtime.crew import Crew
 from physis_core.runtime.deployment import Deployment
-from physis_core.runtime.dispatch import BACKGROUND_S
 from physis_core.runtime.events import Announcer, EngineEvent
 from physis_core.runtime.injector import ReleaseChunk, SkipRelease
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadDetector, OverloadState
+from physis_core.runtime.ready_task import BACKGROUND_S
 from physis_core.runtime.rebuild import split_latent
 from physis_core.runtime.recovery import Recovery
 from physis_core.runtime.route_health import RouteHealth

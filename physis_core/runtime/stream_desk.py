@@ -13,10 +13,10 @@ from physis_core.runtime.control import Message
 from physis_core.runtime.costs import CostTable
 from physis_core.runtime.crew import Crew, first_reason
 from physis_core.runtime.deployment import Deployment
-from physis_core.runtime.dispatch import BACKGROUND_PRIORITY
 from physis_core.runtime.events import Announcer, EventKind
 from physis_core.runtime.mailbox import Mailbox
 from physis_core.runtime.overload import OverloadState
+from physis_core.runtime.ready_task import BACKGROUND_PRIORITY
 from physis_core.runtime.rebuild import PastChunks
 from physis_core.runtime.route_health import RouteHealth
 from physis_core.runtime.routes import room

@@ -7,41 +7,12 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ready_tasks import task
 
-from physis_core.runtime.dispatch import (
-    BACKGROUND_S,
-    CostTable,
-    Idle,
-    ReadyTask,
-    RunBatch,
-    WaitUntil,
-    decide,
-)
+from physis_core.runtime.dispatch import CostTable, Idle, RunBatch, WaitUntil, decide
+from physis_core.runtime.ready_task import BACKGROUND_S, ReadyTask
 
 COSTS = CostTable({b: {1: 1.0, 2: 1.2, 4: 1.6, 8: 3.0} for b in range(4)})
-
-
-def task(
-    stream: int = 0,
-    seq: int = 0,
-    stage: int = 0,
-    block: int = 0,
-    deadline_s: float = 100.0,
-    remaining_s: float = 0.0,
-    priority: int = 0,
-) -> ReadyTask:
-    return ReadyTask(
-        stream=stream,
-        epoch=0,
-        seq=seq,
-        stage=stage,
-        block=block,
-        step=0,
-        deadline_s=deadline_s,
-        ready_s=0.0,
-        remaining_s=remaining_s,
-        priority=priority,
-    )
 
 
 @st.composite

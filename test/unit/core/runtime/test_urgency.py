@@ -6,34 +6,13 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+from ready_tasks import task
 
 from physis_core.runtime.costs import CostTable
 from physis_core.runtime.ready_task import BACKGROUND_S, ReadyTask
 from physis_core.runtime.urgency import by_urgency
 
 COSTS = CostTable({0: {1: 1.0}, 1: {1: 1.0}})
-
-
-def task(
-    stream: int = 0,
-    stage: int = 0,
-    block: int = 0,
-    deadline_s: float = 100.0,
-    remaining_s: float = 0.0,
-    priority: int = 0,
-) -> ReadyTask:
-    return ReadyTask(
-        stream=stream,
-        epoch=0,
-        seq=0,
-        stage=stage,
-        block=block,
-        step=0,
-        deadline_s=deadline_s,
-        ready_s=0.0,
-        remaining_s=remaining_s,
-        priority=priority,
-    )
 
 
 def first(ready: list[ReadyTask], now_s: float = 0.0) -> ReadyTask:
