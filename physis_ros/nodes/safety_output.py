@@ -84,15 +84,20 @@ class SafetyOutput:
         self._waits = False
         self._sent_s = 0.0
         self._way_ms = SlidingWindow(_WAYS)
-        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Begin to send; may begin again after `stop`."""
+        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Returns when everything in the outbox has been sent."""
+        if self._thread is None:
+            return
         self._outbox.put(None)
         self._thread.join()
+        self._thread = None
 
     def close(self) -> None:
         for publisher in (self._robot, self._status, self._commanded, self._heartbeat):
