@@ -40,7 +40,9 @@ class CMakeBuild(build):
         environment["DESTDIR"] = str(destination)
         subprocess.run(install, check=True, env=environment)
         python = next(staging.rglob("physis_core")).parent
-        for package in ("physis_core", "physis_ros"):
+        for package in ("physis_core", "physis_ros", "physis_lab"):
+            if not (python / package).is_dir():
+                continue  # PHYSIS_LAB=OFF
             shutil.copytree(python / package, Path(self.build_lib) / package, dirs_exist_ok=True)
             shutil.rmtree(python / package)
         # What is left (libraries, headers, share) lies at the same place under the prefix.
@@ -68,7 +70,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=[],
-    entry_points={"console_scripts": ["physis = physis_core.cli.main:main"]},
+    entry_points={"console_scripts": ["physis = physis_ros.cli.main:main"]},
     cmdclass={"build": CMakeBuild},
     distclass=BinaryDistribution,
 )

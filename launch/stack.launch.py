@@ -17,9 +17,9 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from physis_core.types import UserError
+from physis_ros.node.share import share_directory
 from physis_ros.stack.description import load_stack
 from physis_ros.stack.resolution import ENGINES, SIMULATED, NodeRun, Options, resolve
-from physis_ros.stack.share import share_directory
 from physis_ros.stack.supervisor import BAD_INPUT_CODE, describe
 from physis_ros.stack.transport import with_transport
 

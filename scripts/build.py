@@ -52,7 +52,7 @@ def messages_digest() -> str:
 
 
 def node_names() -> list[str]:
-    return sorted(path.name for path in ROOT.glob("physis_ros/nodes/*_node.py"))
+    return sorted(path.name for path in ROOT.glob("physis_*/**/*_node.py"))
 
 
 def interface_names() -> str:

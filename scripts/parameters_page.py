@@ -11,7 +11,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from physis_ros.params import REQUIRED, Declaration, declarations
+from physis_ros.node.parameters import REQUIRED, Declaration, declarations
+from physis_ros.stack.description import NODE_MODULES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parameters.md"
 NODES = {
@@ -36,7 +37,7 @@ refused with one line, and nothing changes.
 def page() -> str:
     parts = [HEAD]
     for node, class_name in NODES.items():
-        module = importlib.import_module(f"physis_ros.nodes.{node}")
+        module = importlib.import_module(NODE_MODULES[node])
         parts.append(
             f"\n## {node}\n\n| name | default | unit | allowed | meaning |\n|---|---|---|---|---|"
         )

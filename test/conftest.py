@@ -6,8 +6,8 @@ node.
 
 import os
 
-from physis_ros.domain import choose
-from physis_ros.session import loopback_environment
+from physis_lab.session.session import loopback_environment
+from physis_ros.node.domain import choose
 
 for _name, _value in loopback_environment(0).items():
     if _name != "ROS_DOMAIN_ID":

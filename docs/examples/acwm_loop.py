@@ -4,7 +4,7 @@ Nothing of physis but its message package: a camera picture and `joint_states` o
 begin the world; then trajectories go in and frames come out.
 
     physis up acwm                                     # the world model
-    python -m physis_ros.nodes.robot_sim_node          # or your own simulator with a camera
+    python -m physis_lab.robot.robot_sim_node          # or your own simulator with a camera
     python docs/examples/acwm_loop.py --seconds 10
 
 `--lockstep` asks for one chunk at a time by `world/step` (`physis up acwm --set

@@ -1,0 +1,1 @@
+"""What one stage computes: the staged-model contract, KV windows, RoPE, and the model families."""

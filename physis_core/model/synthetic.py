@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from physis_core.model.attention import windowed_attention
 from physis_core.model.kv import ChunkKVWindow, check_window, window_bytes
+from physis_core.model.noise_schedule import FlowSchedule, draw_noise_rows
 from physis_core.model.protocol import (
     KVWindow,
     ModelSpec,
@@ -26,7 +27,6 @@ from physis_core.model.protocol import (
     TensorSpec,
 )
 from physis_core.model.rope import ChunkRope
-from physis_core.model.schedule import FlowSchedule, draw_noise_rows
 from physis_core.types import KVMode, UserError
 
 OBSERVATION_SIZE = 4

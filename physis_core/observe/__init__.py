@@ -1,0 +1,1 @@
+"""Recorder, percentiles, traces, reports and their files."""

@@ -1,0 +1,1 @@
+"""Offline planning: profile, cost, placement, admission."""

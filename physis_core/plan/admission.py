@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from physis_core.deployment.topology import Pool
+from physis_core.pipeline.partition import Partition
 from physis_core.plan.advice import nearest, no_grouping, refusal, too_slow
-from physis_core.plan.cost import RankCost
-from physis_core.plan.demands import RankDemand
-from physis_core.plan.grouping import Plan, Planner
-from physis_core.plan.partition import Partition
-from physis_core.plan.placement import Placement, Shortage
+from physis_core.plan.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
+from physis_core.plan.placement.cost import RankCost
+from physis_core.plan.placement.demands import RankDemand
+from physis_core.plan.placement.grouping import Plan, Planner
+from physis_core.plan.placement.requests import Admitted, NoPlace, Place, Policy, StreamRequest
+from physis_core.plan.placement.search import Placement, Shortage
 from physis_core.plan.profile import ModelProfile
-from physis_core.plan.requests import Admitted, NoPlace, Place, Policy, StreamRequest
 from physis_core.plan.slo import Slo
-from physis_core.plan.topology import Pool
-from physis_core.sim.coarse import PlacedStream, RunCosts, Verdict, component, keeps_slo
 from physis_core.types import Refused, UserError
 
 __all__ = ["Admission", "Admitted", "Policy", "StreamRequest"]

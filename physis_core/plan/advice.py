@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from physis_core.plan.partition import Partition
-from physis_core.plan.placement import Placement, Shortage
-from physis_core.plan.requests import Admitted, StreamRequest
+from physis_core.deployment.topology import Pool
+from physis_core.pipeline.partition import Partition
+from physis_core.plan.placement.requests import Admitted, StreamRequest
+from physis_core.plan.placement.search import Placement, Shortage
 from physis_core.plan.slo import Slo
-from physis_core.plan.topology import Pool
 from physis_core.types import Refused
 
 if TYPE_CHECKING:
     from physis_core.plan.admission import Admission
-    from physis_core.sim.coarse import Verdict
+    from physis_core.plan.coarse import Verdict
 
 LONGER = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Periods that are tried as advice, in multiples of what was asked."""

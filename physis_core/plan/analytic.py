@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from physis_core.plan.fields import Fields
+from physis_core.deployment.fields import Fields
 from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import UserError
 

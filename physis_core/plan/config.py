@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from physis_core.deployment.fields import Fields
+from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
 from physis_core.plan.admission import Policy, StreamRequest
 from physis_core.plan.analytic import BACKBONES, DeviceModel, analytic_profile, read_device
-from physis_core.plan.fields import Fields
 from physis_core.plan.profile import ModelProfile, load_profile
 from physis_core.plan.slo import Slo, read_slo, same_meaning
-from physis_core.plan.topology import INSTANT, LinkSpec, Pool
 from physis_core.types import UserError
 
 GOALS = ("fewest_devices", "shortest_interval", "shortest_response")

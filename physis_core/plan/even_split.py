@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from physis_core.deployment.topology import Pool
 from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
-from physis_core.plan.grouping import Planner
-from physis_core.plan.packing import pack
+from physis_core.plan.arrivals import stream_of
+from physis_core.plan.coarse import component
+from physis_core.plan.placement.grouping import Planner
+from physis_core.plan.placement.packing import pack
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Slo
-from physis_core.plan.topology import Pool
-from physis_core.sim.arrivals import stream_of
-from physis_core.sim.coarse import component
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator

@@ -12,14 +12,14 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+from physis_core.deployment.deployment import Deployment
+from physis_core.deployment.topology import Pool
+from physis_core.engine.stream import StreamConfig
+from physis_core.pipeline.partition import Partition
 from physis_core.plan.admission import Admission, Policy, StreamRequest
 from physis_core.plan.advice import nearest_at
-from physis_core.plan.partition import Partition
 from physis_core.plan.profile import ModelProfile
 from physis_core.plan.slo import Meaning, Slo
-from physis_core.plan.topology import Pool
-from physis_core.runtime.deployment import Deployment
-from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Refused, UserError
 
 

@@ -31,8 +31,8 @@ from typing import Any
 
 import yaml
 
-from physis_core.plan.fields import Fields, read_file
-from physis_core.runtime.costs import CostTable
+from physis_core.deployment.fields import Fields, read_file
+from physis_core.pipeline.costs import CostTable
 from physis_core.types import KVMode, StageGraph, UserError
 
 

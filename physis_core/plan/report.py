@@ -7,7 +7,7 @@ from typing import Any
 
 from physis_core.plan.admission import Admission, Admitted
 from physis_core.plan.config import PlanConfig
-from physis_core.plan.grouping import Plan, Planner, pareto
+from physis_core.plan.placement.grouping import Plan, Planner, pareto
 from physis_core.plan.slo import Slo, rate_text
 from physis_core.types import Refused
 

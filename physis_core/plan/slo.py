@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from physis_core.plan.fields import Fields
+from physis_core.deployment.fields import Fields
 from physis_core.types import UserError
 
 Meaning = Literal["latents", "frames", "control_steps", "action_chunks"]

@@ -1,0 +1,1 @@
+"""The pipeline on a virtual clock."""

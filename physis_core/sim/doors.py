@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from physis_core.plan.topology import LinkSpec, Pool
-from physis_core.runtime.costs import Costs
-from physis_core.runtime.injector import Injector, InjectorConfig, ReleaseChunk, SkipRelease
-from physis_core.runtime.pacer import Pacer, PacerConfig
-from physis_core.runtime.ready_task import BACKGROUND_S
+from physis_core.deployment.topology import LinkSpec, Pool
+from physis_core.pipeline.costs import Costs
+from physis_core.pipeline.injector import Injector, InjectorConfig, ReleaseChunk, SkipRelease
+from physis_core.pipeline.pacer import Pacer, PacerConfig
+from physis_core.pipeline.ready_task import BACKGROUND_S
 from physis_core.sim.pipeline import Chunk, Device, OpenStream, Slot, lay_out
 from physis_core.sim.scenario import SimStream
 from physis_core.sim.trace import ChunkTrace, EdgeTrace, StreamTrace

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from physis_core.runtime.emulation import DurationNoise
+from physis_core.pipeline.emulation import DurationNoise
 from physis_core.types import UserError
 
 _TABLE = 1 << 15

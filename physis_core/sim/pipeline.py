@@ -10,10 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from physis_core.runtime.costs import Costs
-from physis_core.runtime.injector import Injector
-from physis_core.runtime.pacer import Pacer
-from physis_core.runtime.ready_task import BACKGROUND_PRIORITY, ReadyTask
+from physis_core.pipeline.costs import Costs
+from physis_core.pipeline.injector import Injector
+from physis_core.pipeline.pacer import Pacer
+from physis_core.pipeline.ready_task import BACKGROUND_PRIORITY, ReadyTask
 from physis_core.sim.scenario import SimStream
 from physis_core.sim.trace import EdgeTrace, StreamTrace
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from physis_core.plan.topology import INSTANT, LinkSpec, Pool
-from physis_core.runtime.costs import CostTable
+from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
+from physis_core.pipeline.costs import CostTable
 from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.types import StageGraph, UserError
 

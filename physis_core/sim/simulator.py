@@ -16,8 +16,8 @@ from typing import Any
 
 from physis_core.clock import VirtualClock
 from physis_core.observe.recorder import TaskLog
-from physis_core.runtime.dispatch import CostTable, RunBatch, WaitUntil, decide
-from physis_core.runtime.overload import OverloadDetector, OverloadState
+from physis_core.pipeline.dispatch import CostTable, RunBatch, WaitUntil, decide
+from physis_core.pipeline.overload import OverloadDetector, OverloadState
 from physis_core.sim.doors import Doors, Missed
 from physis_core.sim.noise import Noise
 from physis_core.sim.pipeline import Chunk, Device, Slot

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from physis_core.plan.topology import LinkSpec
-from physis_core.runtime.injector import SkipRelease
-from physis_core.runtime.pacer import Pacer
+from physis_core.deployment.topology import LinkSpec
+from physis_core.pipeline.injector import SkipRelease
+from physis_core.pipeline.pacer import Pacer
 from physis_core.sim.scenario import SimStream
 
 

@@ -1,0 +1,1 @@
+"""`physis VERB`."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import physis_ros
 from physis_core.types import UserError
-from physis_ros import doctor_checks as checks
-from physis_ros.doctor_checks import Finding
+from physis_ros.cli import doctor_checks as checks
+from physis_ros.cli.doctor_checks import Finding
 from physis_ros.stack.environment import process_environment
 
 SUMMARY = "say what is missing or wrong on this machine, and what to do about it"

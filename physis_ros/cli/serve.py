@@ -10,8 +10,8 @@ import argparse
 import os
 from typing import Any
 
-from physis_core.runtime.worker import shared_key
 from physis_core.types import UserError
+from physis_core.worker.process import shared_key
 from physis_ros.cli import up
 
 SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         workers = args.workers if args.workers is not None else "2"
         print(
             "on each host, with the same PHYSIS_KEY:  torchrun --nnodes N --nproc-per-node M"
-            f" ... -m physis_core.runtime.worker --front {args.front}   (N x M = {workers})",
+            f" ... -m physis_core.worker.process --front {args.front}   (N x M = {workers})",
             flush=True,
         )
     return up.run(args)

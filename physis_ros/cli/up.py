@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+from physis_ros.node.share import share_directory
 from physis_ros.stack.description import load_stack
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.resolution import ENGINES, SIMULATED, Options, parse_set, resolve
-from physis_ros.stack.share import share_directory
 from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
 from physis_ros.stack.transport import remove_abandoned
 

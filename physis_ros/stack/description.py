@@ -20,6 +20,17 @@ from physis_core.types import UserError
 
 NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 PARTS = ("robot", "engine", "simulated_robot")
+NODE_MODULES = {
+    "observation_node": "physis_ros.observation.observation_node",
+    "engine_node": "physis_ros.engine.engine_node",
+    "buffer_node": "physis_ros.timeline.buffer_node",
+    "safety_node": "physis_ros.safety.safety_node",
+    "world_node": "physis_ros.world.world_node",
+    "robot_sim_node": "physis_lab.robot.robot_sim_node",
+    "recorder_node": "physis_lab.robot.recorder_node",
+    "viewer_node": "physis_lab.robot.viewer_node",
+}
+"""Python module of each node that a stack may name; run with `python -m`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ class NodeSpec:
     @property
     def module(self) -> str:
         """Python module, run with `python -m`."""
-        return f"physis_ros.nodes.{self.name}"
+        return NODE_MODULES[self.name]
 
     @property
     def executable(self) -> str:

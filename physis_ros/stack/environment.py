@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from physis_ros.domain import domain_from
-from physis_ros.stack.share import share_directory
+from physis_ros.node.domain import domain_from
+from physis_ros.node.share import share_directory
 from physis_ros.stack.transport import with_transport
 
 MIDDLEWARE = "rmw_fastrtps_cpp"

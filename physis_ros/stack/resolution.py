@@ -1,7 +1,7 @@
 """From a stack and a person's wishes to the processes to run: everything is checked here, first.
 
 Pure but for reading the parameter files that are named. The command lines are those of a stock
-ROS 2: `python -m physis_ros.nodes.buffer_node --ros-args -r __ns:=/left --params-file ...`.
+ROS 2: `python -m physis_ros.timeline.buffer_node --ros-args -r __ns:=/left --params-file ...`.
 """
 
 from __future__ import annotations

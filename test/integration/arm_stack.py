@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from restless_model import STEP_S
 
-from physis_core.arm.judge import MotionJudge, Passed
-from physis_core.arm.kinematics import HOME_RAD
-from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
 from physis_core.observe.rowlog import RowTable, read_rows
-from physis_ros.conversions.simulated import told_trajectory
-from physis_ros.conversions.time import duration_to_seconds, time_to_ns
-from physis_ros.interfaces import (
+from physis_lab.arm.judge import MotionJudge, Passed
+from physis_lab.arm.kinematics import HOME_RAD
+from physis_lab.arm.limits import JOINT_NAMES, UR5E_LIMITS
+from physis_lab.robot.conversions import told_trajectory
+from physis_ros.msg import SafetyStatus, StreamStatus
+from physis_ros.node.interfaces import (
     ACTION_CHUNK,
     JOINT_TRAJECTORY,
     SAFETY_STATUS,
@@ -30,9 +30,13 @@ from physis_ros.interfaces import (
     in_namespace,
     reliable,
 )
-from physis_ros.msg import SafetyStatus, StreamStatus
-from physis_ros.point_interpolation import MotionState
-from physis_ros.trajectory_controller import ControllerConfig, Trajectory, TrajectoryController
+from physis_ros.node.time_messages import duration_to_seconds, time_to_ns
+from physis_ros.robot.point_interpolation import MotionState
+from physis_ros.robot.trajectory_controller import (
+    ControllerConfig,
+    Trajectory,
+    TrajectoryController,
+)
 
 ROBOT_SIDE = ("safety_node", "robot_sim_node", "observation_node", "buffer_node")
 ENGINE = ("workers:=0", "devices:=1", "partition:=sequential", "max_batch:=1")

@@ -15,8 +15,8 @@ import sys
 import rclpy
 from rclpy.executors import ExternalShutdownException
 
-from physis_ros.interfaces import ACTION_CHUNK, action_chunk
 from physis_ros.msg import ActionChunk
+from physis_ros.node.interfaces import ACTION_CHUNK, action_chunk
 
 RELAYED = "relayed/action_chunk"
 

@@ -14,8 +14,8 @@ import rclpy
 from rclpy.signals import SignalHandlerOptions
 from rosgraph_msgs.msg import Clock
 
-from physis_ros.conversions.time import ns_to_time
-from physis_ros.interfaces import Topic, sensor_data
+from physis_ros.node.interfaces import Topic, sensor_data
+from physis_ros.node.time_messages import ns_to_time
 
 BEGIN_S = 1000.0
 _PERIOD_S = 0.01

@@ -17,8 +17,9 @@ from diagnostic_msgs.msg import DiagnosticArray
 from own_domain import free_domain
 from rclpy.executors import SingleThreadedExecutor
 
-from physis_ros.interfaces import DIAGNOSTICS, Service, Topic, action_chunk
-from physis_ros.session import loopback_environment
+from physis_lab.session.session import loopback_environment
+from physis_ros.node.interfaces import DIAGNOSTICS, Service, Topic, action_chunk
+from physis_ros.stack.description import NODE_MODULES
 from physis_ros.stack.transport import remove_abandoned
 
 ROOT = Path(__file__).parents[2]
@@ -41,9 +42,9 @@ class RosBench:
         self._executor.add_node(self.node)
 
     def start(self, node: str, *parameters: str, arguments: tuple[str, ...] = ()) -> Any:
-        """Run `python -m physis_ros.nodes.NODE` with `-p` parameters and further ROS arguments."""
+        """Run the node's module with `-p` parameters and further ROS arguments."""
         given = [word for p in parameters for word in ("-p", p)]
-        words = ["-m", f"physis_ros.nodes.{node}", "--ros-args", *given, *arguments]
+        words = ["-m", NODE_MODULES[node], "--ros-args", *given, *arguments]
         return self._run(node, words)
 
     def start_file(self, path: Path, *words: str, talks: bool = False) -> Any:

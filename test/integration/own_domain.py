@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from physis_ros.domain import FREE_DOMAINS, choose
+from physis_ros.node.domain import FREE_DOMAINS, choose
 
 
 def free_domain() -> int:

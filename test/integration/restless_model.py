@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from physis_core.arm.kinematics import HOME_RAD
-from physis_core.arm.limits import JOINT_NAMES
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
+from physis_lab.arm.kinematics import HOME_RAD
+from physis_lab.arm.limits import JOINT_NAMES
 
 STEP_S = 0.05
 

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 
-from physis_core.runtime.engine import Engine
-from physis_core.runtime.stream import StreamConfig
+from physis_core.engine.engine import Engine
+from physis_core.engine.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp, Refused
 
 PATIENCE_S = 120.0

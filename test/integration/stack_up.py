@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from physis_ros.stack.description import NODE_MODULES
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 120.0
 
@@ -21,7 +23,7 @@ class Up:
     def __init__(self, domain: int, folder: Path, *words: str) -> None:
         self.result = folder / "up.json"
         self.log = folder / "up.log"
-        command = [sys.executable, "-m", "physis_core.cli.main", "up", *words]
+        command = [sys.executable, "-m", "physis_ros.cli.main", "up", *words]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 [*command, "--json", str(self.result)],
@@ -43,7 +45,7 @@ class Up:
                 words = child.cmdline()
             except psutil.NoSuchProcess:
                 continue
-            if f"physis_ros.nodes.{name}" in words and f"__ns:=/{namespace}" in words:
+            if NODE_MODULES[name] in words and f"__ns:=/{namespace}" in words:
                 return child
         return None
 

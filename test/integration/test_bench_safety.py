@@ -1,4 +1,4 @@
-from physis_ros.bench.safety_start import LIMIT_S, start_once
+from physis_lab.bench.robot.safety_start import LIMIT_S, start_once
 
 
 def test_a_start_is_measured_up_to_the_first_state(tmp_path):

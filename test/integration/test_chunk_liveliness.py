@@ -13,7 +13,7 @@ from arm_stack import ENGINE
 from rclpy.event_handler import SubscriptionEventCallbacks
 from restless_model import restless_model
 
-from physis_ros.interfaces import action_chunk
+from physis_ros.node.interfaces import action_chunk
 
 pytestmark = pytest.mark.integration
 

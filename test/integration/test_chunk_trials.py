@@ -18,8 +18,8 @@ from arm_stack import LATE_S, ArmStack
 from chunk_relay import RELAYED
 from restless_model import restless_model
 
-from physis_ros.interfaces import ACTION_CHUNK, SAFETY_COMMAND_IN
 from physis_ros.msg import StreamStatus
+from physis_ros.node.interfaces import ACTION_CHUNK, SAFETY_COMMAND_IN
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
 FEW_TICKS_S = 0.05

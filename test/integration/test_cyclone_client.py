@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from physis_ros.interfaces import ACTION_CHUNK, in_namespace
 from physis_ros.msg import ActionChunk
+from physis_ros.node.interfaces import ACTION_CHUNK, in_namespace
 
 CLIENT = Path(__file__).parents[2] / "docs" / "examples" / "cyclone_action_chunk.py"
 

@@ -18,7 +18,7 @@ PATIENCE_S = 400.0
 def physis(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "ROS_DOMAIN_ID"}
     return subprocess.run(
-        [sys.executable, "-m", "physis_core.cli.main", *arguments],
+        [sys.executable, "-m", "physis_ros.cli.main", *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def doctor(tmp_path: Path, **environment: str) -> tuple[int, str, dict[str, dict[str, object]]]:
     out = tmp_path / "doctor.json"
     done = subprocess.run(
-        [sys.executable, "-m", "physis_core.cli.main", "doctor", "--json", str(out)],
+        [sys.executable, "-m", "physis_ros.cli.main", "doctor", "--json", str(out)],
         cwd=ROOT,
         env={**os.environ, "ROS_DOMAIN_ID": str(free_domain()), **environment},
         capture_output=True,

@@ -10,11 +10,11 @@ import psutil
 import pytest
 import torch
 
+from physis_core.deployment.deployment import simple_deployment
+from physis_core.engine.engine import Engine
+from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import ModelRef, load
 from physis_core.model.reference import ReferenceStream
-from physis_core.runtime.deployment import simple_deployment
-from physis_core.runtime.engine import Engine
-from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp
 
 pytestmark = pytest.mark.integration

@@ -17,9 +17,9 @@ from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.plan.profile import BlockCost, ModelProfile
-from physis_ros.conversions.images import rgb_to_image
-from physis_ros.conversions.time import ns_to_time, time_to_ns
-from physis_ros.interfaces import (
+from physis_ros.msg import Observation
+from physis_ros.node.image_messages import rgb_to_image
+from physis_ros.node.interfaces import (
     ACTION_CHUNK,
     CLOSE_STREAM,
     DIAGNOSTICS,
@@ -29,7 +29,7 @@ from physis_ros.interfaces import (
     in_namespace,
     sensor_data,
 )
-from physis_ros.msg import Observation
+from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.srv import CloseStream, OpenStream
 
 JOINTS = ("a_joint", "b_joint")

@@ -16,13 +16,13 @@ import pytest
 import torch
 from running_engine import PATIENCE_S, STATE, Collected, observation
 
+from physis_core.cluster.processes import ProcessCluster
+from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
+from physis_core.engine.engine import Engine
+from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
-from physis_core.plan.partition import make_partition
-from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
-from physis_core.runtime.engine import Engine
-from physis_core.runtime.process_cluster import ProcessCluster
-from physis_core.runtime.stream import StreamConfig
+from physis_core.pipeline.partition import make_partition
 from physis_core.types import Refused, UserError
 
 pytestmark = pytest.mark.integration
@@ -132,8 +132,8 @@ FRONT = textwrap.dedent(
     """
     import sys, time
     from physis_core.model.loading import ModelRef
-    from physis_core.runtime.deployment import simple_deployment
-    from physis_core.runtime.engine import Engine
+    from physis_core.deployment.deployment import simple_deployment
+    from physis_core.engine.engine import Engine
     ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
     engine = Engine(
         simple_deployment(ref, partition="block", devices=2, workers=2), on_chunk=lambda c: None
@@ -210,7 +210,7 @@ def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere, monke
                 *(before if rank == 1 else []),
                 sys.executable,
                 "-m",
-                "physis_core.runtime.worker",
+                "physis_core.worker.process",
                 "--front",
                 clusters[0].store_address,
             ],
@@ -236,7 +236,7 @@ def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere, monke
 
 def test_a_worker_from_elsewhere_without_the_key_is_told_in_one_line():
     worker = subprocess.run(
-        [sys.executable, "-m", "physis_core.runtime.worker", "--front", "127.0.0.1:1"],
+        [sys.executable, "-m", "physis_core.worker.process", "--front", "127.0.0.1:1"],
         env={**os.environ, "RANK": "0", "PHYSIS_KEY": "abc"},
         capture_output=True,
         text=True,

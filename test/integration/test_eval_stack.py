@@ -22,7 +22,7 @@ def test_bad_input_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
         (("--like", str(tmp_path / "none"), "--seed", "3"), "seed: 3"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "physis_core.cli.main", "eval", *arguments],
+            [sys.executable, "-m", "physis_ros.cli.main", "eval", *arguments],
             env=environment(),
             cwd=tmp_path,
             capture_output=True,

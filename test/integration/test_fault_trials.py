@@ -16,9 +16,9 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from restless_model import restless_model
 
-from physis_ros.conversions.time import time_to_ns
-from physis_ros.interfaces import Service
 from physis_ros.msg import StreamStatus
+from physis_ros.node.interfaces import Service
+from physis_ros.node.time_messages import time_to_ns
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
 STOPPED_S = 2.0

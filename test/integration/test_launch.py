@@ -17,7 +17,7 @@ launch_pytest = pytest.importorskip("launch_pytest", reason=f"launch_pytest: {WH
 from launch.actions import IncludeLaunchDescription  # noqa: E402
 from launch.launch_description_sources import PythonLaunchDescriptionSource  # noqa: E402
 
-from physis_ros.interfaces import (  # noqa: E402
+from physis_ros.node.interfaces import (  # noqa: E402
     ACTION_CHUNK,
     JOINT_STATES,
     SAFETY_STATUS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lifecycle_msgs.srv import ChangeState
 
-from physis_ros.interfaces import SAFETY_HEARTBEAT, STREAM_STATUS, Service, Topic
+from physis_ros.node.interfaces import SAFETY_HEARTBEAT, STREAM_STATUS, Service, Topic
 
 
 @pytest.mark.parametrize(

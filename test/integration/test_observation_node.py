@@ -11,9 +11,8 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
-from physis_ros.conversions.images import rgb_to_compressed, rgb_to_image
-from physis_ros.conversions.time import ns_to_time, time_to_ns
-from physis_ros.interfaces import (
+from physis_ros.node.image_messages import rgb_to_compressed, rgb_to_image
+from physis_ros.node.interfaces import (
     INSTRUCTION,
     JOINT_STATES,
     OBSERVATION,
@@ -22,6 +21,7 @@ from physis_ros.interfaces import (
     camera_compressed,
     camera_raw,
 )
+from physis_ros.node.time_messages import ns_to_time, time_to_ns
 
 INPUTS = (
     "checkpoint:=''",

@@ -8,13 +8,13 @@ import pytest
 import torch
 from running_engine import STATE, Running, observation
 
+from physis_core.cluster.messages import Message
+from physis_core.cluster.processes import ProcessCluster
+from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
+from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import ModelRef, load, load_spec
 from physis_core.model.reference import ReferenceStream
-from physis_core.plan.partition import make_partition
-from physis_core.runtime.control import Message
-from physis_core.runtime.deployment import Deployment, DeviceSpec, Route, simple_deployment
-from physis_core.runtime.process_cluster import ProcessCluster
-from physis_core.runtime.stream import StreamConfig
+from physis_core.pipeline.partition import make_partition
 from physis_core.types import Refused
 
 pytestmark = pytest.mark.integration

@@ -8,9 +8,9 @@ import threading
 import pytest
 from running_engine import Running
 
+from physis_core.deployment.deployment import Deployment, DeviceSpec, Route
 from physis_core.model.loading import ModelRef, load_spec
-from physis_core.plan.partition import make_partition
-from physis_core.runtime.deployment import Deployment, DeviceSpec, Route
+from physis_core.pipeline.partition import make_partition
 
 pytestmark = pytest.mark.integration
 CONFIG = {"steps": 2, "blocks": 2, "window_chunks": 4, "sink_chunks": 1, "dtype": "float64"}

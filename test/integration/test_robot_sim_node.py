@@ -19,17 +19,17 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from physis_core.arm.kinematics import HOME_RAD
-from physis_core.arm.limits import JOINT_NAMES
 from physis_core.observe.rowlog import read_rows
-from physis_ros.interfaces import (
+from physis_lab.arm.kinematics import HOME_RAD
+from physis_lab.arm.limits import JOINT_NAMES
+from physis_lab.session.session import loopback_environment
+from physis_ros.node.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
     SIM_END_EFFECTOR,
     SIM_TARGET,
     camera_raw,
 )
-from physis_ros.session import loopback_environment
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
@@ -97,7 +97,7 @@ class Client:
 def start(domain: int, *parameters: str) -> subprocess.Popen[str]:
     given = [word for p in parameters for word in ("-p", p)]
     return subprocess.Popen(
-        [sys.executable, "-m", "physis_ros.nodes.robot_sim_node", "--ros-args", *given],
+        [sys.executable, "-m", "physis_lab.robot.robot_sim_node", "--ros-args", *given],
         cwd=ROOT,
         env=loopback_environment(domain),
         stdout=subprocess.PIPE,

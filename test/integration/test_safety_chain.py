@@ -17,11 +17,11 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
-from physis_core.arm.judge import MotionJudge, Passed
-from physis_core.arm.limits import JOINT_NAMES, UR5E_LIMITS
 from physis_core.observe.rowlog import read_rows
-from physis_ros.conversions.trajectories import nanoseconds
-from physis_ros.interfaces import (
+from physis_lab.arm.judge import MotionJudge, Passed
+from physis_lab.arm.limits import JOINT_NAMES, UR5E_LIMITS
+from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
+from physis_ros.node.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
     SAFETY_HEARTBEAT,
@@ -29,14 +29,14 @@ from physis_ros.interfaces import (
     STREAM_STATUS,
     Service,
 )
-from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
-from physis_ros.point_interpolation import MotionState
-from physis_ros.trajectory_controller import (
+from physis_ros.robot.point_interpolation import MotionState
+from physis_ros.robot.trajectory_controller import (
     ControllerConfig,
     Trajectory,
     TrajectoryController,
     TrajectoryPoint,
 )
+from physis_ros.robot.trajectory_messages import nanoseconds
 
 TICK_S = 0.008
 CHUNK_S = 0.1

@@ -35,7 +35,7 @@ def test_serve_waits_for_torchruns_workers_and_both_end_in_order(tmp_path: Path)
     log = tmp_path / "serve.log"
     with log.open("w") as out:
         serve = subprocess.Popen(
-            [sys.executable, "-m", "physis_core.cli.main", "serve", "--front", address],
+            [sys.executable, "-m", "physis_ros.cli.main", "serve", "--front", address],
             env=environment,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -52,7 +52,7 @@ def test_serve_waits_for_torchruns_workers_and_both_end_in_order(tmp_path: Path)
                 "--standalone",
                 "--nproc-per-node=2",
                 "-m",
-                "physis_core.runtime.worker",
+                "physis_core.worker.process",
                 "--front",
                 address,
             ],

@@ -17,11 +17,11 @@ from clock_source import BEGIN_S
 from restless_model import STEP_S, restless_model
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from physis_core.arm.kinematics import HOME_RAD
-from physis_core.arm.limits import JOINT_NAMES
-from physis_ros.conversions.time import seconds_to_duration, time_to_ns
-from physis_ros.interfaces import SAFETY_TELEOP_IN
+from physis_lab.arm.kinematics import HOME_RAD
+from physis_lab.arm.limits import JOINT_NAMES
 from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
+from physis_ros.node.interfaces import SAFETY_TELEOP_IN
+from physis_ros.node.time_messages import seconds_to_duration, time_to_ns
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
 AN_HOUR_S = 3600.0

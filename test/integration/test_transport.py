@@ -10,9 +10,9 @@ import psutil
 import pytest
 from sensor_msgs.msg import JointState
 
-from physis_ros.conversions.images import rgb_to_image
-from physis_ros.conversions.time import ns_to_time, time_to_ns
-from physis_ros.interfaces import JOINT_STATES, OBSERVATION, camera_raw
+from physis_ros.node.image_messages import rgb_to_image
+from physis_ros.node.interfaces import JOINT_STATES, OBSERVATION, camera_raw
+from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.stack.transport import PROFILE_VARIABLES
 
 IMAGES = 20

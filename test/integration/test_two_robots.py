@@ -14,11 +14,11 @@ from arm_stack import ENGINE, ArmStack
 from restless_model import restless_model
 from stack_up import PATIENCE_S, Up
 
-from physis_core.arm.limits import JOINT_NAMES
-from physis_ros.conversions.images import rgb_to_image
-from physis_ros.conversions.time import ns_to_time
-from physis_ros.interfaces import OBSERVATION, in_namespace
+from physis_lab.arm.limits import JOINT_NAMES
 from physis_ros.msg import Observation, StreamStatus
+from physis_ros.node.image_messages import rgb_to_image
+from physis_ros.node.interfaces import OBSERVATION, in_namespace
+from physis_ros.node.time_messages import ns_to_time
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
 ROBOTS = ("left", "right")

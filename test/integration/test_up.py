@@ -12,7 +12,7 @@ import pytest
 from own_domain import free_domain
 from stack_up import PATIENCE_S, Up
 
-from physis_ros.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
+from physis_ros.node.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
 
 pytestmark = pytest.mark.integration
 WAM = ("wam", "--engine", "none")

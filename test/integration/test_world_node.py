@@ -18,9 +18,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_core.model.tiny.world_config import WorldConfig
 from physis_core.model.tiny.world_file import random_world, save_world
-from physis_ros.conversions.images import image_to_rgb, rgb_to_compressed, rgb_to_image
-from physis_ros.conversions.time import ns_to_time, time_to_ns
-from physis_ros.interfaces import (
+from physis_ros.node.image_messages import image_to_rgb, rgb_to_compressed, rgb_to_image
+from physis_ros.node.interfaces import (
     JOINT_TRAJECTORY,
     WORLD_CAMERA_INFO,
     WORLD_FRAME,
@@ -29,6 +28,7 @@ from physis_ros.interfaces import (
     WORLD_STEP,
     in_namespace,
 )
+from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.srv import ResetWorld, StepWorld
 
 pytestmark = pytest.mark.integration

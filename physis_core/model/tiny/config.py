@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
 
 from physis_core.model.kv import check_window
-from physis_core.model.schedule import FlowSchedule
+from physis_core.model.noise_schedule import FlowSchedule
 from physis_core.model.tiny.autoencoder import AutoencoderConfig
 from physis_core.types import KVMode, UserError
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
     ModelSpec,
     NoiseKey,
@@ -22,7 +23,6 @@ from physis_core.model.protocol import (
     StreamCondition,
     TensorSpec,
 )
-from physis_core.model.schedule import draw_noise, draw_noise_rows
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from physis_core.model.schedule import FlowSchedule
+from physis_core.model.noise_schedule import FlowSchedule
 from physis_core.model.tiny.autoencoder import AutoencoderConfig
 from physis_core.model.tiny.config import check_transformer
 from physis_core.types import KVMode, UserError

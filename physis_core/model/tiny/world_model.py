@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
     ModelSpec,
     NoiseKey,
@@ -19,7 +20,6 @@ from physis_core.model.protocol import (
     StreamCondition,
     TensorSpec,
 )
-from physis_core.model.schedule import draw_noise, draw_noise_rows
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
 from physis_core.model.tiny.world_config import WorldConfig
 from physis_core.model.tiny.world_network import WorldNetwork

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 import torch
 
 from physis_core.model.kv import check_window, window_bytes
+from physis_core.model.noise_schedule import FlowSchedule
 from physis_core.model.protocol import ModelSpec, TensorSpec
 from physis_core.model.rope import split_pairs_3d
-from physis_core.model.schedule import FlowSchedule
 from physis_core.types import KVMode, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from physis_core.model.kv import ChunkKVWindow
+from physis_core.model.noise_schedule import draw_noise_rows
 from physis_core.model.protocol import KVWindow, NoiseKey, Payload, StreamCondition
 from physis_core.model.rope import ChunkRope, grid_positions, split_pairs_3d
-from physis_core.model.schedule import draw_noise_rows
 from physis_core.model.wan.attention import TextKV, WindowContext, text_kv
 from physis_core.model.wan.config import WanConfig, wan_spec
 from physis_core.model.wan.text import text_embedding

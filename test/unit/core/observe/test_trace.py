@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from physis_core.deployment.deployment import simple_deployment
+from physis_core.engine.engine import Engine
+from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import ModelRef
 from physis_core.observe.recorder import TaskLog
 from physis_core.observe.run_figures import run_figures
 from physis_core.observe.trace import RunTrace
-from physis_core.runtime.deployment import simple_deployment
-from physis_core.runtime.engine import Engine
-from physis_core.runtime.stream import StreamConfig
 from physis_core.types import Observation, ObservationStamp, UserError
 
 CHUNKS = 12

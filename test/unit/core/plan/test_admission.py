@@ -4,12 +4,12 @@ import re
 
 import pytest
 
+from physis_core.deployment.topology import Pool
 from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.coarse import Verdict
+from physis_core.plan.placement.requests import Place
 from physis_core.plan.profile import BlockCost, ModelProfile
-from physis_core.plan.requests import Place
 from physis_core.plan.slo import Slo
-from physis_core.plan.topology import Pool
-from physis_core.sim.coarse import Verdict
 from physis_core.types import Refused, UserError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_core.plan.fields import Fields
+from physis_core.deployment.fields import Fields
 from physis_core.plan.slo import Slo, rate_text, read_slo, same_meaning
 from physis_core.types import UserError
 

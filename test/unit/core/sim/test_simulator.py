@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_core.plan.partition import make_partition
-from physis_core.plan.topology import LinkSpec, Pool
+from physis_core.deployment.topology import LinkSpec, Pool
+from physis_core.pipeline.partition import make_partition
 from physis_core.sim.figures import figures
 from physis_core.sim.noise import Noise, NoiseSpec
 from physis_core.sim.scenario import Scenario, SimStream, Stall

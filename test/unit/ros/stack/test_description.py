@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from physis_core.types import UserError
+from physis_ros.node.share import share_directory
 from physis_ros.stack.description import NodeSpec, load_stack, parse_stack, read_yaml, stack_names
-from physis_ros.stack.share import share_directory
 
 
 def parse(text: str) -> Any:
@@ -25,14 +25,14 @@ def test_the_stacks_that_go_with_us_are_whole(name: str) -> None:
     for node in stack.nodes:
         for file in node.parameter_files:
             assert (share / "config" / file).is_file(), f"{name}: {node.name}: {file}"
-        assert (share / "physis_ros" / "nodes" / f"{node.name}.py").is_file(), node.name
+        assert (share / Path(*node.module.split("."))).with_suffix(".py").is_file(), node.name
 
 
 def test_wam_holds_safety_as_a_node_that_must_live_and_respawns_the_engine() -> None:
     stack = load_stack("wam", share_directory())
     assert stack.node("safety_node").must_live
     assert stack.node("engine_node").respawn is not None
-    assert stack.node("engine_node").module == "physis_ros.nodes.engine_node"
+    assert stack.node("engine_node").module == "physis_ros.engine.engine_node"
 
 
 @pytest.mark.parametrize(

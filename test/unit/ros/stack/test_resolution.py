@@ -56,7 +56,7 @@ def test_all_run_for_a_simulated_robot_with_a_local_engine(share: Path) -> None:
     assert names(runs) == ["safety_node", "robot_sim_node", "engine_node"]
     words = " ".join(runs[0].process().command[1:])
     assert words == (
-        "-m physis_ros.nodes.safety_node --ros-args -r __node:=safety_node -r __ns:=/ "
+        "-m physis_ros.safety.safety_node --ros-args -r __node:=safety_node -r __ns:=/ "
         f"--params-file {share}/config/safety_node.param.yaml "
         f'-p robot_file:="{share}/config/robots/ur5e.yaml"'
     )

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from physis_core.model.conformance import broken_promises
+from physis_core.model.noise_schedule import draw_noise
 from physis_core.model.protocol import NoiseKey, Payload
 from physis_core.model.reference import ReferenceStream
-from physis_core.model.schedule import draw_noise
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.loading import random_tiny
 from physis_core.model.tiny.model import TinyModel

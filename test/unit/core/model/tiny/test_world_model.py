@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from physis_core.model.conformance import broken_promises
 from physis_core.model.loading import ModelRef, load, load_spec
+from physis_core.model.noise_schedule import draw_noise
 from physis_core.model.protocol import NoiseKey
 from physis_core.model.reference import ReferenceStream
-from physis_core.model.schedule import draw_noise
 from physis_core.model.tiny.autoencoder import Autoencoder, AutoencoderConfig
 from physis_core.model.tiny.autoencoder_file import load_autoencoder, save_autoencoder
 from physis_core.model.tiny.world_config import WorldConfig

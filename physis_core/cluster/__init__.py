@@ -1,0 +1,1 @@
+"""How engine and workers meet: messages, transport, clocks, launchers."""

@@ -1,0 +1,316 @@
+"""Worker processes: children of this one, or started elsewhere (`Deployment.workers_from`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Listener
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from physis_core.cluster.clock_sync import set_clock
+from physis_core.cluster.messages import Channel, GivenUp, Message, OnMessage, Wake, never
+from physis_core.cluster.store import listening_store
+from physis_core.deployment.deployment import Deployment
+from physis_core.types import UserError
+from physis_core.worker.process import Orders, shared_key
+
+
+class ProcessCluster:
+    """Implements `Cluster`. A worker's `incarnation` counts its starts from 0; what an older one
+    says or what becomes of it carries its own number.
+    """
+
+    def __init__(self, deployment: Deployment, on_message: OnMessage) -> None:
+        self._deployment = deployment
+        self._on_message = on_message
+        self._spawn = deployment.workers_from == "spawn"
+        self._host = deployment.front_host
+        self._key = secrets.token_bytes(32) if self._spawn else shared_key(os.environ)
+        self._store: TCPStore | None = None
+        self._listener: Listener | None = None
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._channels: dict[int, Channel] = {}
+        self._readers: list[threading.Thread] = []
+        self._called: dict[int, int] = {}
+        """Worker -> the newest incarnation that has called."""
+        self._up: set[int] = set()
+        self._ready: dict[int, Message] = {}
+        self._fatal: Message | None = None
+        self._dead: dict[int, str] = {}
+        self._changed = Wake()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._starts: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        """(worker, incarnation) for the thread that starts workers; None ends it."""
+        self._starting = threading.Lock()
+        self._listening = False
+
+    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Message]:
+        try:
+            self._start(timeout_s, given_up)
+        except BaseException:
+            self.close()
+            raise
+        return [self._ready[worker] for worker in range(self._deployment.workers)]
+
+    def _start(self, timeout_s: float, given_up: GivenUp) -> None:
+        self._store = listening_store(self._host, self._deployment.front_port, "front_port")
+        self._listener = Listener((self._host, 0), backlog=64, authkey=self._key)
+        control_port = self._listener.address[1]
+        assert isinstance(control_port, int)
+        shared = {"deployment": self._deployment.to_json(), "control_port": control_port}
+        self._store.set("physis/cluster", json.dumps(shared))
+        accepting = threading.Thread(target=self._accept, name="physis-accept", daemon=True)
+        accepting.start()
+        self._listening = True
+        if self._spawn:
+            spawned = threading.Event()
+            threading.Thread(
+                target=self._spawn_all,
+                args=(control_port, spawned),
+                name="physis-parent",
+                daemon=True,
+            ).start()
+            spawned.wait()
+        ends_s = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                fatal, dead, ready = self._fatal, dict(self._dead), len(self._ready)
+            if fatal is not None:
+                fields = fatal.fields
+                raise UserError(fields["field"], fields["value"], fields["reason"])
+            for worker, process in self._processes.items():
+                if process.poll() is not None and worker not in self._ready:
+                    dead[worker] = f"exit code {process.returncode}"
+            if dead:
+                worker, reason = next(iter(dead.items()))
+                raise RuntimeError(f"worker {worker} ended before it was ready: {reason}")
+            if ready == self._deployment.workers:
+                return
+            if given_up():
+                raise InterruptedError("the start was given up")
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0.0:
+                raise TimeoutError(
+                    f"{ready} of {self._deployment.workers} workers ready after {timeout_s} s"
+                )
+            self._changed.wait(min(left_s, 0.2))
+
+    @property
+    def store_address(self) -> str:
+        """HOST:PORT for `python -m physis_core.worker.process --front`; after the start has
+        begun.
+        """
+        assert self._store is not None
+        return f"{self._host}:{self._store.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether workers from elsewhere may come."""
+        return self._listening
+
+    def _spawn_all(self, control_port: int, spawned: threading.Event) -> None:
+        """Start the workers, and live as long as they: the kernel takes the end of the thread that
+        started a process for the end of its parent, and they end with their parent.
+        """
+        # Ctrl-C reaches the whole group of the terminal, but when workers end is for the front to
+        # say. They inherit this mask, from the very first line that they run.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for worker in range(self._deployment.workers):
+                self._spawn_worker(worker, control_port, 0)
+        finally:
+            spawned.set()
+        while True:
+            order = self._starts.get()
+            if order is None:
+                return
+            worker, incarnation = order
+            try:
+                with self._starting:
+                    if not self._closing:
+                        self._spawn_anew(worker, incarnation, control_port)
+            except OSError as error:
+                # This thread must live on: its end would be the end of all workers.
+                fields = {"incarnation": incarnation, "reason": f"was not started: {error}"}
+                self._on_message(worker, Message("dead", fields))
+
+    def _spawn_anew(self, worker: int, incarnation: int, control_port: int) -> None:
+        old = self._processes[worker]
+        if old.poll() is None:
+            # Its connection broke and it lives on: nobody may work under its number any more.
+            old.kill()
+            old.wait()
+        self._spawn_worker(worker, control_port, incarnation)
+        threading.Thread(
+            target=self._watch, args=(worker, incarnation), name="physis-watch", daemon=True
+        ).start()
+
+    def _watch(self, worker: int, incarnation: int) -> None:
+        """Tell of a worker that ended before it called. Of all others their connection tells."""
+        code = self._processes[worker].wait()
+        if self._called.get(worker) != incarnation and not self._closing:
+            fields = {"incarnation": incarnation, "reason": f"ended at its start: {_ending(code)}"}
+            self._on_message(worker, Message("dead", fields))
+
+    def respawn(self, worker: int, incarnation: int) -> None:
+        assert self._spawn, "workers from elsewhere are started there"
+        self._starts.put((worker, incarnation))
+
+    def kill(self, worker: int) -> None:
+        process = self._processes.get(worker)
+        if process is not None:
+            process.kill()
+
+    def _spawn_worker(self, worker: int, control_port: int, incarnation: int) -> None:
+        assert self._store is not None
+        orders = Orders(
+            deployment=self._deployment,
+            worker=worker,
+            store_host=self._host,
+            store_port=self._store.port,
+            control_host=self._host,
+            control_port=control_port,
+            key=self._key,
+            link_host=self._host,
+            incarnation=incarnation,
+        )
+        threads = str(self._deployment.threads)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "physis_core.worker.process"],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+        )
+        self._processes[worker] = process
+        assert process.stdin is not None
+        # A pipe, not the command line: the key must not stand in the process table.
+        process.stdin.write(orders.to_json() + "\n")
+        process.stdin.close()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._closing:
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, AuthenticationError):
+                # A peer with a wrong key, one that hung up, or the listener was closed by us.
+                continue
+            channel = Channel(connection)
+            reader = threading.Thread(target=self._read, args=(channel,), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+
+    def _read(self, channel: Channel) -> None:
+        hello = channel.receive()
+        if hello is None or hello.kind != "hello":
+            channel.close()
+            return
+        worker: int = hello.fields["worker"]
+        incarnation: int = hello.fields["incarnation"]
+        if not set_clock(channel):
+            channel.close()
+            return
+        with self._lock:
+            self._channels[worker] = channel
+            self._called[worker] = incarnation
+        stopped, fatal = False, ""
+        while True:
+            message = channel.receive()
+            if message is None:
+                break
+            if message.kind == "ready":
+                with self._lock:
+                    self._ready[worker] = message
+                    self._up.add(worker)
+                self._changed.ring()
+                if incarnation > 0:
+                    fields = {**message.fields, "incarnation": incarnation}
+                    self._on_message(worker, Message("ready", fields))
+            elif message.kind == "fatal":
+                with self._lock:
+                    self._fatal = message
+                fatal = f"{message.fields['field']}: {message.fields['reason']}"
+                self._changed.ring()
+            elif message.kind == "stopped":
+                stopped = True
+            else:
+                self._on_message(worker, message)
+        with self._lock:
+            self._dead[worker] = "connection closed"
+            self._up.discard(worker)
+        self._changed.ring()
+        if not stopped and not self._closing:
+            fields = {"incarnation": incarnation, "reason": fatal or self._why(worker)}
+            self._on_message(worker, Message("dead", fields))
+
+    def _why(self, worker: int) -> str:
+        process = self._processes.get(worker)
+        if process is None:
+            return "its connection closed"
+        try:
+            code = process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:
+            return "its connection closed, the process lives"
+        return _ending(code)
+
+    def send(self, worker: int, message: Message) -> None:
+        # A worker that is gone takes nothing more; its end has been, or is being, reported.
+        channel = self._channels.get(worker)
+        if channel is not None:
+            channel.send(message)
+
+    def send_large(self, worker: int, message: Message) -> None:
+        channel = self._channels.get(worker)
+        if channel is not None:
+            channel.send_large(message)
+
+    def alive(self) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(sorted(self._up))
+
+    def pids(self) -> dict[int, int]:
+        return {worker: process.pid for worker, process in self._processes.items()}
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        for worker in list(self._channels):
+            self.send(worker, Message("stop", {}))
+        with self._starting:
+            self._closing = True
+        for worker, process in self._processes.items():
+            if worker not in self._channels:
+                # It has not called yet, and so hears no order to stop.
+                process.kill()
+            try:
+                process.wait(timeout=5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._starts.put(None)
+        for reader in self._readers:
+            reader.join(timeout=2.0)
+        for channel in self._channels.values():
+            channel.close()
+        if self._listener is not None:
+            # To close a socket does not wake the thread that accepts on it: a last caller does.
+            with contextlib.suppress(OSError), socket.create_connection(self._listener.address):
+                pass
+            self._listener.close()
+        self._store = None
+
+
+def _ending(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

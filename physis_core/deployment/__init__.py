@@ -1,0 +1,1 @@
+"""What runs where: devices, hosts, routes; read and checked."""

@@ -1,0 +1,272 @@
+"""What runs where: plain data that the front writes once and every worker process reads.
+
+A deployment names one model, the devices with the worker process that hosts each, and one or more
+routes. A route is a partition and the device of each of its virtual ranks; a stream walks one route
+for its whole life.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from physis_core.model.loading import ModelRef, load_spec
+from physis_core.pipeline.costs import CostTable
+from physis_core.pipeline.emulation import Emulation
+from physis_core.pipeline.partition import Partition, make_partition
+from physis_core.types import StageGraph, UserError
+
+LinkKind = Literal["gloo", "nccl"]
+WorkersFrom = Literal["spawn", "elsewhere"]
+RecoveryKind = Literal["none", "snapshot", "rebuild"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """`kind` is `cpu`, `cuda:N` or `emulated`; `worker` is the process that hosts the device."""
+
+    kind: str
+    worker: int = 0
+
+    def __post_init__(self) -> None:
+        index = self.kind.removeprefix("cuda:")
+        if self.kind not in ("cpu", "emulated") and (index == self.kind or not index.isdigit()):
+            raise UserError("device", self.kind, "one of cpu, cuda:N, emulated")
+        if self.worker < 0:
+            raise UserError("worker", self.worker, "must not be below 0")
+
+    @property
+    def emulated(self) -> bool:
+        return self.kind == "emulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """`device_of_rank[r]` is the index of the device that runs virtual rank r."""
+
+    partition: Partition
+    device_of_rank: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.device_of_rank) != self.partition.ranks:
+            raise UserError(
+                "device_of_rank", self.device_of_rank, f"needs {self.partition.ranks} devices"
+            )
+
+    def device_of(self, stage: int) -> int:
+        return self.device_of_rank[self.partition.rank_of[stage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Args:
+    workers: processes; 0 runs every device in one thread of the front's own process.
+    workers_from: `spawn` starts them here as children; `elsewhere` waits for workers that torchrun
+        starts, on this host or others, with the shared key in PHYSIS_KEY on both sides.
+    front_host, front_port: where the front's store listens; every worker must reach the host. Port
+        0 takes a free one.
+    link: transport between workers.
+    credits: chunks of one stream that may wait between two neighbouring stages on different
+    devices. max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
+    costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
+        at start.
+    noise, noise_seed: of emulated devices (see `Emulation`).
+    recovery: what becomes of the streams of a lost worker. `none`: they end. Otherwise the worker
+        is started anew, and they go on in a new epoch with KV from the last `snapshot`, or with KV
+        that they `rebuild` from their last outputs.
+    snapshot_every: chunks from one snapshot to the next.
+    respawns: starts of one worker in a row before it is given up.
+    bind_cores: each worker computes on cores of its own, `threads` of them. For hosts that have
+        nothing else to do: what else runs there is not kept away.
+    """
+
+    model: ModelRef
+    devices: tuple[DeviceSpec, ...]
+    routes: tuple[Route, ...]
+    workers: int = 0
+    workers_from: WorkersFrom = "spawn"
+    front_host: str = "127.0.0.1"
+    front_port: int = 0
+    link: LinkKind = "gloo"
+    credits: int = 2
+    max_batch: int = 1
+    costs: Mapping[int, Mapping[int, float]] | None = None
+    noise: float = 0.0
+    noise_seed: int = 0
+    threads: int = field(default=1)
+    recovery: RecoveryKind = "none"
+    snapshot_every: int = 8
+    respawns: int = 3
+    bind_cores: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise UserError("devices", self.devices, "needs at least one")
+        if not self.routes:
+            raise UserError("routes", self.routes, "needs at least one")
+        if self.link not in get_args(LinkKind):
+            raise UserError("link", self.link, f"one of {', '.join(get_args(LinkKind))}")
+        if self.workers_from not in get_args(WorkersFrom):
+            raise UserError(
+                "workers_from", self.workers_from, f"one of {', '.join(get_args(WorkersFrom))}"
+            )
+        if self.workers_from == "elsewhere" and self.workers < 1:
+            raise UserError("workers", self.workers, "workers from elsewhere are at least 1")
+        if not 0 <= self.front_port < 65536:
+            raise UserError("front_port", self.front_port, "must be in 0..65535")
+        if self.recovery not in get_args(RecoveryKind):
+            raise UserError(
+                "recovery", self.recovery, f"one of {', '.join(get_args(RecoveryKind))}"
+            )
+        if self.recovery != "none" and (self.workers < 1 or self.workers_from != "spawn"):
+            raise UserError(
+                "recovery",
+                self.recovery,
+                "only workers that the engine starts as processes can be started anew",
+            )
+        if self.bind_cores and (self.workers < 1 or self.workers_from != "spawn"):
+            raise UserError(
+                "bind_cores", True, "only workers that the engine starts as processes are bound"
+            )
+        for name in ("credits", "max_batch", "threads", "snapshot_every", "respawns"):
+            if getattr(self, name) < 1:
+                raise UserError(name, getattr(self, name), "must be at least 1")
+        for spec in self.devices:
+            if spec.worker >= max(self.workers, 1):
+                raise UserError("worker", spec.worker, f"there are {self.workers} workers")
+        if any(d.emulated for d in self.devices) and self.costs is None:
+            raise UserError("costs", None, "emulated devices need them")
+        for route in self.routes:
+            for device in route.device_of_rank:
+                if not 0 <= device < len(self.devices):
+                    raise UserError(
+                        "device_of_rank", device, f"there are {len(self.devices)} devices"
+                    )
+            if route.partition.graph != self.graph:
+                raise UserError("routes", route.partition.graph, "all routes run one model")
+
+    @property
+    def graph(self) -> StageGraph:
+        return self.routes[0].partition.graph
+
+    @property
+    def emulation(self) -> Emulation:
+        if self.costs is None:
+            raise UserError("costs", None, "emulated devices need them")
+        return Emulation(costs=self.costs, noise=self.noise, seed=self.noise_seed)
+
+    def cost_table(self) -> CostTable | None:
+        return None if self.costs is None else CostTable(self.costs)
+
+    def devices_of(self, worker: int) -> tuple[int, ...]:
+        return tuple(i for i, d in enumerate(self.devices) if d.worker == worker)
+
+    def blocks_of(self, device: int) -> tuple[int, ...]:
+        """Blocks whose weights the device holds: once each, whatever runs through them."""
+        return tuple(
+            sorted(
+                {
+                    block
+                    for route in self.routes
+                    for rank, d in enumerate(route.device_of_rank)
+                    if d == device
+                    for block in route.partition.blocks_of(rank)
+                }
+            )
+        )
+
+    def remote_edges(self) -> tuple[tuple[int, int], ...]:
+        """(source device, destination device) pairs of different workers that chunks cross."""
+        edges: dict[tuple[int, int], None] = {}
+        for route in self.routes:
+            for a, b in route.partition.edges():
+                source, target = route.device_of_rank[a], route.device_of_rank[b]
+                if self.devices[source].worker != self.devices[target].worker:
+                    edges[(source, target)] = None
+        return tuple(edges)
+
+    def to_json(self) -> str:
+        values = asdict(self)
+        values["routes"] = [
+            {
+                "partition": {
+                    "kind": route.partition.kind,
+                    "graph": asdict(route.partition.graph),
+                    "rank_of": route.partition.rank_of,
+                },
+                "device_of_rank": route.device_of_rank,
+            }
+            for route in self.routes
+        ]
+        return json.dumps(values)
+
+    @classmethod
+    def from_json(cls, text: str) -> Deployment:
+        """Raises UserError naming the field that does not fit."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError("deployment", text[:60], f"is not JSON ({error.msg})") from None
+        if not isinstance(values, dict):
+            raise UserError("deployment", values, "must be a mapping")
+        known = set(cls.__dataclass_fields__)
+        for name in values:
+            if name not in known:
+                raise UserError(name, values[name], f"one of {', '.join(sorted(known))}")
+        for name in ("model", "devices", "routes"):
+            if name not in values:
+                raise UserError(name, None, "is needed")
+        try:
+            values["model"] = ModelRef.from_mapping(values["model"])
+            values["devices"] = tuple(DeviceSpec(**d) for d in values["devices"])
+            values["routes"] = tuple(_route(r) for r in values["routes"])
+            if values.get("costs") is not None:
+                # JSON keys are strings.
+                values["costs"] = {
+                    int(block): {int(n): float(s) for n, s in row.items()}
+                    for block, row in values["costs"].items()
+                }
+            return cls(**values)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError("deployment", text[:60], f"does not fit ({error})") from None
+
+
+def _route(values: Mapping[str, Any]) -> Route:
+    partition = values["partition"]
+    return Route(
+        partition=Partition(
+            kind=partition["kind"],
+            graph=StageGraph(**partition["graph"]),
+            rank_of=tuple(partition["rank_of"]),
+        ),
+        device_of_rank=tuple(values["device_of_rank"]),
+    )
+
+
+def simple_deployment(
+    model: ModelRef,
+    *,
+    partition: str = "sequential",
+    devices: int = 1,
+    workers: int = 0,
+    device_kind: str = "cpu",
+    block_costs: Sequence[float] | None = None,
+    **options: Any,
+) -> Deployment:
+    """One route, one virtual rank per device, ranks dealt to the workers in contiguous runs.
+
+    `options` are further fields of `Deployment`. Fewer ranks than asked for may come out where the
+    partition has no more; so may fewer workers.
+    """
+    graph = load_spec(model).graph
+    cut = make_partition(partition, graph, devices, block_costs)
+    if workers < 0:
+        raise UserError("workers", workers, "must not be below 0")
+    used = min(workers, cut.ranks)
+    specs = tuple(
+        DeviceSpec(kind=device_kind, worker=rank * used // cut.ranks) for rank in range(cut.ranks)
+    )
+    route = Route(partition=cut, device_of_rank=tuple(range(cut.ranks)))
+    return Deployment(model=model, devices=specs, routes=(route,), workers=used, **options)

@@ -1,0 +1,1 @@
+"""The front: streams in, finished chunks out, recovery after a loss."""

@@ -1,0 +1,1 @@
+"""Pure pipeline decisions: state and `now` in, what to do out. No torch, no threads, no clock."""

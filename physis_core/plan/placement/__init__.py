@@ -1,0 +1,1 @@
+"""Which device holds which virtual rank: demands, grouping, search."""

@@ -1,0 +1,1 @@
+"""One worker: its loop, its devices and how they compute a batch."""

@@ -1,0 +1,1 @@
+"""Two-ended links between neighbouring stages: in process, gloo, NCCL."""

@@ -1,0 +1,106 @@
+"""What travels with a chunk from stage to stage, and its fixed binary form between processes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from physis_core.pipeline.ready_task import ReadyTask
+
+if TYPE_CHECKING:
+    from physis_core.pipeline.stages import StageSlot
+
+MAX_TOUCHES = 16
+"""Observations that one chunk can record: one at entry and one for each later denoising step."""
+
+_HEADER = struct.Struct("<IIqQIIQiI4d")
+_TOUCHES = struct.Struct(f"<{MAX_TOUCHES}Q")
+ENVELOPE_BYTES = (_HEADER.size + _TOUCHES.size + 63) // 64 * 64
+"""Rounded up so that the payload behind it starts aligned."""
+
+_INT32 = 2**31
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class InFlight(ReadyTask):
+    """A chunk on its way. It is its own ready task: one object moves from queue to queue.
+
+    `stream` is the engine's handle of the stream; `stage`, `step`, `block`, `ready_s` and
+    `remaining_s` change at each hop, the rest belongs to the chunk. `touches` are the engine's own
+    numbers of the observations that the chunk used, in the order of use. `payload` is empty before
+    the first task. A `chunk_id` below 0 is a chunk of the past that runs again to rebuild lost KV.
+    """
+
+    chunk_id: int
+    seed: int
+    version: int
+    release_s: float
+    entry_s: float
+    touches: tuple[int, ...]
+    payload: Any = ()
+    observation: Any = None
+    outputs: Any = None
+    slot: StageSlot | None = None
+    sent_s: float = 0.0
+
+
+def pack_into(buffer: Any, chunk: InFlight, stage: int) -> None:
+    """Write `chunk`, bound for `stage`, to the first ENVELOPE_BYTES of a writable buffer."""
+    touches = chunk.touches
+    _HEADER.pack_into(
+        buffer,
+        0,
+        chunk.stream,
+        chunk.epoch,
+        chunk.chunk_id,
+        chunk.seq,
+        stage,
+        chunk.version,
+        chunk.seed,
+        chunk.priority,
+        len(touches),
+        chunk.deadline_s,
+        chunk.release_s,
+        chunk.entry_s,
+        chunk.sent_s,
+    )
+    _TOUCHES.pack_into(buffer, _HEADER.size, *touches, *(0,) * (MAX_TOUCHES - len(touches)))
+
+
+def unpack_from(buffer: Any) -> InFlight:
+    """The chunk of an envelope; block, step, ready time and slot are the receiver's to fill in."""
+    (
+        stream,
+        epoch,
+        chunk_id,
+        seq,
+        stage,
+        version,
+        seed,
+        priority,
+        count,
+        deadline_s,
+        release_s,
+        entry_s,
+        sent_s,
+    ) = _HEADER.unpack_from(buffer, 0)
+    touches = _TOUCHES.unpack_from(buffer, _HEADER.size)[:count]
+    return InFlight(
+        stream=stream,
+        epoch=epoch,
+        seq=seq,
+        stage=stage,
+        block=-1,
+        step=-1,
+        deadline_s=deadline_s,
+        ready_s=0.0,
+        priority=priority,
+        chunk_id=chunk_id,
+        seed=seed,
+        version=version,
+        release_s=release_s,
+        entry_s=entry_s,
+        touches=touches,
+        sent_s=sent_s,
+    )

@@ -1,0 +1,94 @@
+"""A worker's copies of its KV windows on their way to the front.
+
+The loop copies a window, which must happen between two chunks; a thread of its own turns the copy
+into a message and sends it, a window at a time, so that chunks and news pass between two of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from physis_core.cluster.messages import Message, Wake
+from physis_core.pipeline.stages import StageSlot
+from physis_core.worker.links.envelope import InFlight
+from physis_core.worker.tensor_arrays import to_arrays
+
+
+class SnapshotCopies:
+    """Args:
+    every: a copy after each chunk whose number in its epoch, counted from 1, this divides.
+    send: gives the front a large message; called in the sending thread.
+    """
+
+    def __init__(self, every: int, send: Callable[[Message], object]) -> None:
+        self.every = every
+        self.taken = 0
+        self.skipped = 0
+        """Copies left out because the one before was not yet sent: nothing queues without bound."""
+        self.bytes = 0
+        self.copy_s = 0.0
+        """Seconds of the loop's thread."""
+        self.send_s = 0.0
+        """Seconds of the sending thread, which the loop computes beside."""
+        self._send = send
+        self._queue: deque[tuple[tuple[int, int], dict[str, Any], Mapping[str, Tensor]]] = deque()
+        self._waiting: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
+        self._wake = Wake()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="physis-snapshots", daemon=True)
+        self._thread.start()
+
+    def take(self, task: InFlight, slot: StageSlot) -> None:
+        """Copy the window of a slot that has just finished `task`."""
+        key = (task.stream, slot.stage)
+        with self._lock:
+            if key in self._waiting:
+                self.skipped += 1
+                return
+            self._waiting.add(key)
+        start_s = time.monotonic()
+        saved = {} if slot.kv is None else slot.kv.snapshot()
+        fields = {
+            "stream": task.stream,
+            "epoch": task.epoch,
+            "seq": task.seq,
+            "chunk": task.chunk_id,
+            "stage": slot.stage,
+        }
+        self._queue.append((key, fields, saved))
+        self.taken += 1
+        self.bytes += sum(t.numel() * t.element_size() for t in saved.values())
+        self.copy_s += time.monotonic() - start_s
+        self._wake.ring()
+
+    def _run(self) -> None:
+        while not self._closed:
+            while self._queue and not self._closed:
+                key, fields, saved = self._queue.popleft()
+                start_s = time.monotonic()
+                self._send(Message("saved", fields, to_arrays(saved)))
+                self.send_s += time.monotonic() - start_s
+                with self._lock:
+                    self._waiting.discard(key)
+            self._wake.wait(-1.0)
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.ring()
+        self._thread.join()
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "taken": self.taken,
+            "skipped": self.skipped,
+            "bytes": self.bytes,
+            "copy_s": self.copy_s,
+            "send_s": self.send_s,
+        }

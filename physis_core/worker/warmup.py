@@ -1,0 +1,182 @@
+"""Devices of a worker, made ready: weights loaded, first slow runs done, costs measured.
+
+The first inference of a process is far slower than all later ones, and would otherwise stand in the
+figures and in the predictions for ever. So every block runs here before the worker says that it is
+ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from physis_core.deployment.deployment import Deployment
+from physis_core.model.loading import load, load_spec
+from physis_core.model.protocol import KVWindow, StagedModel
+from physis_core.pipeline.dispatch import CostTable
+from physis_core.pipeline.emulation import DurationNoise
+from physis_core.pipeline.stages import StageSlot, StreamSide
+from physis_core.types import UserError
+from physis_core.worker.device import Device, ModelExecutor
+from physis_core.worker.links.envelope import InFlight
+
+_REPEATS = 3
+_LARGEST_MEASURED_BATCH = 16
+Points = dict[int, dict[int, float]]
+
+
+def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, Device], Points]:
+    """The worker's devices by index, and the costs measured on them (empty for emulated ones).
+
+    Raises:
+        UserError: model, checkpoint or device do not fit.
+    """
+    devices: dict[int, Device] = {}
+    measured: Points = {}
+    profile = deployment.cost_table()
+    model = load_spec(deployment.model)
+    activation = sum(spec.bytes for spec in model.hidden)
+    for index in deployment.devices_of(worker):
+        spec = deployment.devices[index]
+        blocks = deployment.blocks_of(index)
+        weights = sum(model.block_weight_bytes[block] for block in blocks)
+        if {0, model.blocks - 1} & set(blocks):
+            weights += model.shared_weight_bytes
+        if spec.emulated:
+            assert profile is not None
+            noise = None
+            if deployment.noise > 0.0:
+                noise = DurationNoise(deployment.noise, deployment.noise_seed)
+            devices[index] = Device(
+                index,
+                executor=None,
+                costs=profile,
+                noise=noise,
+                weight_bytes=weights,
+                activation_bytes=activation,
+            )
+            continue
+        target = torch.device(spec.kind)
+        executor = ModelExecutor(load(deployment.model, blocks, target), target)
+        points = measure(executor, blocks, deployment.max_batch)
+        measured.update(points)
+        costs = profile if profile is not None else CostTable(points or {0: {1: 1e-3}})
+        devices[index] = Device(
+            index,
+            executor=executor,
+            costs=costs,
+            noise=None,
+            weight_bytes=weights,
+            activation_bytes=activation,
+        )
+    return devices, measured
+
+
+def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) -> Points:
+    """Shortest of a few runs of every block, at batch sizes 1, 2, 4 ... and `max_batch`, windows
+    full.
+    """
+    sizes = [1]
+    while sizes[-1] * 2 < min(max_batch, _LARGEST_MEASURED_BATCH):
+        sizes.append(sizes[-1] * 2)
+    if max_batch > 1:
+        sizes.append(min(max_batch, _LARGEST_MEASURED_BATCH))
+    samples = sample_blocks(executor, blocks, sizes, repeats=_REPEATS)
+    return {
+        block: {size: min(seconds) for size, seconds in row.items()}
+        for block, row in samples.items()
+    }
+
+
+def sample_blocks(
+    executor: ModelExecutor,
+    blocks: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    repeats: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[int, dict[int, list[float]]]:
+    """Seconds of `repeats` runs by block and batch size, windows full.
+
+    A run is a device's whole task: the first block's has the embedding in it, the last one's the
+    head. `progress` is called after each block and size.
+    """
+    model = executor.model
+    try:
+        condition = model.condition({})
+    except UserError as error:
+        raise UserError(
+            "condition", {}, f"a model must have a default condition to be warmed up ({error})"
+        ) from None
+    samples: dict[int, dict[int, list[float]]] = {}
+    for block in blocks:
+        # A model may insist on one cache per row, so each row has its own.
+        kv = [model.new_kv(block) for _ in range(max(sizes))]
+        samples[block] = {}
+        for size in sizes:
+            # A full window costs more than an empty one, and is what a stream lives with.
+            runs = repeats + model.spec.window_chunks
+            seconds = [_run_once(executor, block, size, run, kv, condition) for run in range(runs)]
+            samples[block][size] = seconds[-repeats:]
+            progress()
+    return samples
+
+
+def _run_once(
+    executor: ModelExecutor,
+    block: int,
+    size: int,
+    run: int,
+    kv: Sequence[KVWindow],
+    condition: Mapping[str, torch.Tensor],
+) -> float:
+    model = executor.model
+    spec = model.spec
+    # The first run is a chunk's entry, so that `inject` and the noise are warm, too.
+    step = 0 if run == 0 else spec.steps - 1
+    side = StreamSide(0, 0, 0, 0, "entry", 0)
+    side.conditions[0] = {0: condition}
+    kinds = spec.latent if block == 0 else spec.hidden
+    tasks = []
+    for row in range(size):
+        slot = StageSlot(side, _NO_DEVICE, step * spec.blocks + block, step, block)
+        slot.kv = kv[row]
+        slot.writes = True
+        payload = tuple(
+            torch.zeros(1, *s.shape, dtype=s.dtype, device=executor.device) for s in kinds
+        )
+        tasks.append(_task(slot, payload, model))
+    start_s = time.monotonic()
+    executor.run(tasks)
+    executor.synchronise()
+    return time.monotonic() - start_s
+
+
+def _task(slot: StageSlot, payload: tuple[torch.Tensor, ...], model: StagedModel) -> InFlight:
+    return InFlight(
+        stream=0,
+        epoch=0,
+        seq=0,
+        stage=slot.stage,
+        block=slot.block,
+        step=slot.step,
+        deadline_s=0.0,
+        ready_s=0.0,
+        chunk_id=0,
+        seed=0,
+        version=0,
+        release_s=0.0,
+        entry_s=0.0,
+        touches=(0,),
+        payload=payload,
+        observation={
+            name: torch.zeros(s.shape, dtype=s.dtype).numpy()
+            for name, s in model.spec.observation.items()
+        },
+        slot=slot,
+    )
+
+
+_NO_DEVICE = Device(0, executor=None, costs=CostTable({0: {1: 0.0}}), noise=None)

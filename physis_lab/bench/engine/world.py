@@ -1,0 +1,119 @@
+"""`physis bench world`: frames a second of the world model, with decoding and without it.
+
+The same checkpoint, partition and worker processes; chunks enter as fast as places come free, for
+one world and for two. The configurations take turns, so that all of them see the same machine.
+With the checkpoint of a policy that draws its future (`physis_tiny_wam`), the same of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from physis_core.deployment.deployment import simple_deployment
+from physis_core.model.loading import ModelKind, ModelRef
+from physis_core.model.tiny import checkpoint as checkpoints
+from physis_core.model.tiny.container import format_of
+from physis_core.model.tiny.world_file import read_world_config
+from physis_core.observe.figures import Figure, print_figures, repeated, result
+from physis_core.types import UserError
+from physis_lab.bench.engine.streaming import free_stream, pause_between_runs, run_streams
+
+WARM_UP_CHUNKS = 10
+TIMEOUT_S = 120.0
+AIM_HZ = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checkpoint", type=Path, default=Path("checkpoints/physis_tiny_world.safetensors")
+    )
+    parser.add_argument("--partition", default="block")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes, one device each")
+    parser.add_argument("--chunks", type=int, default=60, help="chunks a run, after the fill")
+    parser.add_argument("--repeat", type=int, default=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What a checkpoint draws: `frames` of `frame_size` (height, width) a chunk."""
+
+    kind: ModelKind
+    frames: int
+    frame_size: tuple[int, int]
+
+
+def drawing_of(checkpoint: Path) -> Drawing:
+    """Raises UserError where the file is no model, or one that draws nothing."""
+    if format_of(checkpoint) != checkpoints.FORMAT:
+        world = read_world_config(checkpoint)
+        return Drawing(kind="tiny_world", frames=world.frames, frame_size=world.frame_size)
+    policy = checkpoints.read_config(checkpoint)
+    if not policy.frame_times_s:
+        raise UserError("checkpoint", str(checkpoint), "is a policy that draws no pictures")
+    frames = len(policy.frame_times_s)
+    return Drawing(kind="tiny", frames=frames, frame_size=policy.frame_size)
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    for name, least in (("workers", 1), ("chunks", 10), ("repeat", 1)):
+        if getattr(args, name) < least:
+            raise UserError(name, getattr(args, name), f"must be at least {least}")
+    drawing = drawing_of(args.checkpoint)
+    intervals: dict[tuple[bool, int], list[float]] = {}
+    responses: dict[tuple[bool, int], list[float]] = {}
+    for _ in range(args.repeat):
+        for decode in (True, False):
+            deployment = simple_deployment(
+                ModelRef(
+                    kind=drawing.kind, checkpoint=str(args.checkpoint), config={"decode": decode}
+                ),
+                partition=args.partition,
+                devices=args.workers,
+                workers=args.workers,
+            )
+            for worlds in (1, 2):
+                done = run_streams(
+                    deployment,
+                    [free_stream(f"world{n}", seed=n) for n in range(worlds)],
+                    chunks=WARM_UP_CHUNKS + args.chunks,
+                    timeout_s=TIMEOUT_S,
+                )
+                steady = [stream.steady(WARM_UP_CHUNKS) for stream in done.streams]
+                # Chunks of all worlds together, over the time in which all of them ran.
+                rate_hz = sum(stream.rate_hz for stream in steady)
+                intervals.setdefault((decode, worlds), []).append(1.0 / rate_hz)
+                answered = sorted(s for stream in steady for s in stream.responses_s)
+                responses.setdefault((decode, worlds), []).append(answered[len(answered) // 2])
+                pause_between_runs()
+    figures: dict[str, Figure] = {}
+    for (decode, worlds), found in sorted(intervals.items(), reverse=True):
+        name = f"{'decoded' if decode else 'latents'}.{worlds}_world{'s' * (worlds > 1)}"
+        figures[f"world.interval.{name}"] = repeated([1e3 * s for s in found], "ms")
+        figures[f"world.frame_rate.{name}"] = repeated(
+            [drawing.frames / s for s in found],
+            "1/s",
+            aim=AIM_HZ if decode and worlds == 1 and drawing.kind == "tiny_world" else None,
+            better="higher",
+        )
+        figures[f"world.response.{name}"] = repeated(
+            [1e3 * s for s in responses[decode, worlds]], "ms"
+        )
+    height, width = drawing.frame_size
+    print_figures(
+        f"{args.checkpoint.stem}: {drawing.frames} x {width} x {height} a chunk", figures, console
+    )
+    return result(
+        figures,
+        {
+            "checkpoint": str(args.checkpoint),
+            "partition": args.partition,
+            "workers": args.workers,
+            "chunks": args.chunks,
+            "repeat": args.repeat,
+        },
+    )

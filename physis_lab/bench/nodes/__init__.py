@@ -1,0 +1,5 @@
+"""Nodes that benchmarks put into a stack."""
+
+from physis_ros.node.startup import hold_interrupts
+
+hold_interrupts()

@@ -1,0 +1,50 @@
+"""The yardstick of safety's loop: the same rate, priority and measurement, and no work at all.
+
+`python -m physis_lab.bench.robot.bare_loop FILE RATE_HZ SECONDS PRIORITY` writes one JSON object
+when the time is over. What this loses on a machine, no loop of ours can keep there.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import threading
+from pathlib import Path
+
+from physis_ros.node.fixed_rate import FixedRateThread
+from physis_ros.node.realtime import ask_realtime, lock_memory
+
+
+def main(path: str, rate_hz: str, seconds: str, priority: str) -> int:
+    errors: list[Exception] = []
+    refused = ask_realtime(int(priority)) or lock_memory()
+    gc.collect()
+    gc.freeze()
+    loop = FixedRateThread(
+        "bare",
+        lambda: None,
+        errors.append,
+        period_s=1.0 / float(rate_hz),
+        window=round(float(rate_hz) * float(seconds)),
+    )
+    loop.start()
+    threading.Event().wait(float(seconds))
+    loop.stop()
+    if errors:
+        raise errors[0]
+    jitter = loop.timing.jitter_ms()
+    outcome = {
+        "p50": jitter.p50,
+        "p99": jitter.p99,
+        "p999": jitter.p999,
+        "max": jitter.max,
+        "lost": loop.timing.lost,
+        "refused": refused,
+    }
+    Path(path).write_text(json.dumps(outcome))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,277 @@
+"""`physis bench ros-path`: capture to command through the nodes, against a bare relay.
+
+Two cameras of 640 x 480 at 30 Hz and joint states in; observation, engine, buffer and safety node,
+each its own process, with a model that costs next to nothing; every observation starts a chunk. The
+overhead is the time from the capture stamp to the command's arrival at the robot's end, less what
+the model itself computes: measured alone, in this process, once in each period of the cameras. (In
+a loop without a pause it takes half of that, its code and data being in the caches; so that stands
+beside it.) The engine's own work counts as overhead.
+
+The relay is one rclpy node that takes the same two images and sends a trajectory: the same
+transport, executor and ends, and nothing between them. Path and relay run in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from physis_core.model.loading import ModelRef, load
+from physis_core.model.reference import ReferenceStream
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.network import TinyNetwork
+from physis_core.observe.figures import Figure, print_figures, repeated, result
+from physis_core.observe.rowlog import RowTable, read_rows
+from physis_core.types import UserError
+from physis_lab.arm.kinematics import HOME_RAD
+from physis_lab.arm.limits import JOINT_NAMES
+from physis_lab.session.session import loopback_environment
+from physis_ros.node.domain import choose
+from physis_ros.node.share import share_directory
+from physis_ros.stack.description import load_stack
+from physis_ros.stack.resolution import Options, ProcessSpec, resolve
+from physis_ros.stack.supervisor import Supervisor
+from physis_ros.stack.transport import remove_abandoned
+from physis_ros.timeline.stream_record import CHUNKS_FILE
+
+Times = npt.NDArray[np.float64]
+
+CAMERAS = ("front", "wrist")
+CAMERA_HZ = 30.0
+START_LIMIT_S = 120.0
+WARM_UP_CHUNKS = 60
+"""Left out: processes start, estimators settle."""
+MODEL_RUNS = 150
+LONGEST_MS = 200.0
+"""A command later than this after its hand-over belongs to another one."""
+AIM_P50_MS, AIM_P99_MS, AIM_RATIO = 8.0, 25.0, 3.0
+PARTS = ("capture", "queue", "response", "handoff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathTimes:
+    """Milliseconds, one value per command: the whole, its four parts (they add up to it), and of
+    the last part what came after the buffer. `unmatched`: chunks without a command of their own.
+    """
+
+    total: Times
+    parts: Mapping[str, Times]
+    after_buffer: Times
+    unmatched: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each path and relay run")
+    parser.add_argument("--repeat", type=int, default=3, help="runs behind each spread")
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    if not 2.0 <= args.seconds <= 600.0:
+        raise UserError("seconds", args.seconds, "must be from 2 to 600")
+    if args.repeat < 1:
+        raise UserError("repeat", args.repeat, "must be at least 1")
+    remove_abandoned()
+    paths: list[PathTimes] = []
+    relays: list[Times] = []
+    with tempfile.TemporaryDirectory(prefix="physis-ros-path-") as folder:
+        model = Path(folder) / "null.safetensors"
+        write_null_model(model)
+        model_ms = model_alone_ms(model, pause_s=1.0 / CAMERA_HZ)
+        looped_ms = model_alone_ms(model, pause_s=0.0)
+        with Progress(console=console) as progress:
+            task = progress.add_task("ros-path", total=2 * args.repeat)
+            for number in range(args.repeat):
+                own = Path(folder) / str(number)
+                progress.update(task, description="through the nodes")
+                paths.append(_through_the_nodes(own, model, args.seconds))
+                progress.advance(task)
+                progress.update(task, description="bare relay")
+                relays.append(_through_the_relay(own, args.seconds))
+                progress.advance(task)
+    figures = _figures(paths, relays, model_ms, looped_ms)
+    print_figures("Capture to command, two 640x480 cameras at 30 Hz, null model", figures, console)
+    config = {
+        "seconds": args.seconds,
+        "repeat": args.repeat,
+        "cameras": list(CAMERAS),
+        "camera_hz": CAMERA_HZ,
+        "commands": [int(p.total.size) for p in paths],
+        "chunks_without_command": [p.unmatched for p in paths],
+        "relayed": [int(r.size) for r in relays],
+        "release": "on_observation",
+    }
+    return result(figures, config)
+
+
+def _figures(
+    paths: Sequence[PathTimes], relays: Sequence[Times], model_ms: float, looped_ms: float
+) -> dict[str, Figure]:
+    def over(q: float) -> list[float]:
+        return [float(np.percentile(p.total, q)) - model_ms for p in paths]
+
+    def relayed(q: float) -> list[float]:
+        return [float(np.percentile(r, q)) for r in relays]
+
+    ratios = [o / r for o, r in zip(over(50), relayed(50), strict=True)]
+    figures = {
+        "ros_path.overhead_ms_p50": repeated(over(50), "ms", aim=AIM_P50_MS),
+        "ros_path.overhead_ms_p99": repeated(over(99), "ms", aim=AIM_P99_MS),
+        "ros_path.vs_relay": repeated(ratios, "x relay, p50", aim=AIM_RATIO),
+        "ros_path.relay_ms_p50": repeated(relayed(50), "ms"),
+        "ros_path.relay_ms_p99": repeated(relayed(99), "ms"),
+        "ros_path.model_ms": Figure(value=model_ms, unit="ms"),
+        "ros_path.model_without_pause_ms": Figure(value=looped_ms, unit="ms"),
+    }
+    for part in PARTS:
+        figures[f"ros_path.{part}_ms_p50"] = repeated(
+            [float(np.median(p.parts[part])) for p in paths], "ms"
+        )
+    figures["ros_path.after_buffer_ms_p50"] = repeated(
+        [float(np.median(p.after_buffer)) for p in paths], "ms"
+    )
+    return figures
+
+
+def write_null_model(path: Path) -> None:
+    """A random model of one block and one step that leaves the arm where it stands."""
+    torch.manual_seed(0)
+    config = TinyConfig(
+        joint_names=tuple(JOINT_NAMES),
+        camera_names=CAMERAS,
+        position_mean=tuple(float(q) for q in HOME_RAD),
+        position_std=(1e-6,) * len(JOINT_NAMES),
+        steps=1,
+        blocks=1,
+        dim=16,
+        heads=2,
+        ffn=16,
+        keypoints=1,
+        image_channels=1,
+        window_chunks=1,
+    )
+    checkpoint.save(path, config, TinyNetwork(config).state_dict(), {})
+
+
+def model_alone_ms(path: Path, *, pause_s: float) -> float:
+    """Least time of one chunk, computed alone on one thread every `pause_s`: never too much is
+    taken off."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = load(ModelRef(kind="tiny", checkpoint=str(path)))
+        stream = ReferenceStream(model, seed=0)
+        observation = {
+            name: np.zeros(spec.shape, str(spec.dtype).removeprefix("torch."))
+            for name, spec in model.spec.observation.items()
+        }
+        times_s = []
+        for _ in range(MODEL_RUNS):
+            time.sleep(pause_s)
+            begun_s = time.perf_counter()
+            stream.run_chunk({0: observation})
+            times_s.append(time.perf_counter() - begun_s)
+    finally:
+        torch.set_num_threads(threads)
+    return 1e3 * min(times_s)
+
+
+def _through_the_nodes(folder: Path, model: Path, seconds: float) -> PathTimes:
+    share = share_directory()
+    sets = (
+        ("observation_node", "checkpoint", str(model)),
+        ("observation_node", "max_rate_hz", 2 * CAMERA_HZ),
+        ("engine_node", "checkpoint", str(model)),
+        ("engine_node", "partition", "sequential"),
+        ("engine_node", "devices", 1),
+        ("engine_node", "workers", 0),
+        ("engine_node", "max_batch", 1),
+        ("engine_node", "release", "on_observation"),
+        ("buffer_node", "record_path", str(folder)),
+    )
+    runs = resolve(load_stack("wam", share), Options(robot="ur5e", sets=sets), share)
+    chunks, heard = folder / CHUNKS_FILE, folder / "path.rows"
+    wanted = WARM_UP_CHUNKS + round(seconds * CAMERA_HZ)
+    _play([run.process() for run in runs], heard, chunks, wanted)
+    return match(read_rows(chunks), read_rows(heard))
+
+
+def _through_the_relay(folder: Path, seconds: float) -> Times:
+    heard = folder / "relay.rows"
+    wanted = WARM_UP_CHUNKS + round(seconds * CAMERA_HZ)
+    _play([_end("relay", folder)], heard, heard, wanted)
+    table = read_rows(heard)
+    relayed = table["relayed"] == 1
+    times_ms = (table["heard_ns"] - table["stamp_ns"])[relayed] / 1e6
+    return np.asarray(times_ms[WARM_UP_CHUNKS:])
+
+
+def match(chunks: RowTable, heard: RowTable) -> PathTimes:
+    """Each chunk with the first command after it was handed over and before the next one was."""
+    kept = (chunks["accepted"] == 1) & (chunks["handoff_ns"] > 0)
+    handoff = chunks["handoff_ns"][kept]
+    arrived = heard["heard_ns"][heard["relayed"] == 0]
+    index = np.searchsorted(arrived, handoff)
+    command = np.append(arrived, np.inf)[index]
+    until = np.minimum(np.append(handoff[1:], np.inf), handoff + LONGEST_MS * 1e6)
+    matched = command < until
+    matched[:WARM_UP_CHUNKS] = False
+    capture, receipt, entry, exit_ = (
+        chunks[name][kept][matched]
+        for name in ("capture_oldest_ns", "receipt_ns", "entry_ns", "exit_ns")
+    )
+    command, handoff = command[matched], handoff[matched]
+    edges = (capture, receipt, entry, exit_, command)
+    return PathTimes(
+        total=(command - capture) / 1e6,
+        parts={
+            part: (after - before) / 1e6
+            for part, before, after in zip(PARTS, edges, edges[1:], strict=False)
+        },
+        after_buffer=(command - handoff) / 1e6,
+        unmatched=int(kept.sum()) - WARM_UP_CHUNKS - int(matched.sum()),
+    )
+
+
+def _end(role: str, path: Path) -> ProcessSpec:
+    return ProcessSpec(
+        name=role,
+        command=(sys.executable, "-m", "physis_lab.bench.nodes.path_bench", role, str(path)),
+        must_live=True,
+    )
+
+
+def _play(processes: Sequence[ProcessSpec], heard: Path, log: Path, wanted: int) -> None:
+    """Until `log` holds so many rows.
+
+    Raises:
+        RuntimeError: a process ended, or the rows do not come.
+    """
+    heard.parent.mkdir(parents=True, exist_ok=True)
+    ends = [_end("probe", heard), _end("source", heard)]
+    said: list[str] = []
+    limit_s = time.monotonic() + START_LIMIT_S + 3.0 * wanted / CAMERA_HZ
+    with Supervisor([*ends, *processes], environment=loopback_environment(choose())) as supervisor:
+        while _rows(log) < wanted:
+            for event in supervisor.poll(timeout_s=0.2):
+                if event.text:
+                    said.append(f"{event.process}: {event.text}")
+            if supervisor.failure is not None or time.monotonic() > limit_s:
+                reason = supervisor.failure or f"{_rows(log)} of {wanted} rows in {log.name}"
+                raise RuntimeError("\n".join([reason, *said[-20:]]))
+
+
+def _rows(path: Path) -> int:
+    return read_rows(path).rows if path.exists() and path.stat().st_size else 0

@@ -1,0 +1,168 @@
+"""`physis bench safety`: the loop's punctuality, and how the arm comes to rest when processes die.
+
+Each repetition starts the demo's stack with real processes (safety_stack). First safety's loop
+beside the working engine, every core kept busy, and at its side a bare loop that does nothing. Then
+kill -9 of the engine, of the buffer, and of everything but the arm. Besides: how long safety_node
+takes to start, and hand-overs between chunks over many random sequences (handover).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from physis_core.observe.figures import Figure, print_figures, repeated, result
+from physis_core.types import UserError
+from physis_lab.bench.robot import handover
+from physis_lab.bench.robot.handover import HandoverResult
+from physis_lab.bench.robot.safety_rest import Rest
+from physis_lab.bench.robot.safety_stack import StackRun, StackTrial
+from physis_lab.bench.robot.safety_start import Start, start_once
+from physis_ros.stack.transport import remove_abandoned
+
+AIM_P99_MS, AIM_P999_MS = 2.0, 5.0
+AIM_START_S = 1.0
+AIM_BRAKE_LAG_MS = 16.0
+"""Two periods of the controller, 8 ms each."""
+AIM_STEP_RAD = 1e-6
+AIM_VELOCITY_STEP = 1.0 + 1e-9
+"""Of acceleration limit x tick; rounding is not a step."""
+STARTS = 5
+_SEQUENCES_AT_ONCE = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the loop in each run")
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="runs of the stack behind each figure"
+    )
+    parser.add_argument(
+        "--sequences", type=int, default=10_000, help="random chunk sequences of the hand-over"
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    if not 5.0 <= args.seconds <= 600.0:
+        raise UserError("seconds", args.seconds, "must be from 5 to 600")
+    for name in ("repeat", "sequences"):
+        if getattr(args, name) < 1:
+            raise UserError(name, getattr(args, name), "must be at least 1")
+    remove_abandoned()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    runs: list[StackRun] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="physis-safety-") as folder,
+        Progress(*columns, console=console) as progress,
+    ):
+        starting = progress.add_task("starts of safety_node", total=STARTS, now="")
+        starts: list[Start] = []
+        for number in range(STARTS):
+            starts.append(start_once(Path(folder) / f"start{number}"))
+            progress.advance(starting)
+        stacks = progress.add_task("runs of the stack", total=args.repeat, now="")
+        for number in range(args.repeat):
+            trial = StackTrial(
+                Path(folder) / str(number),
+                args.seconds,
+                lambda now: progress.update(stacks, now=now),
+            )
+            runs.append(trial.run())
+            progress.update(stacks, advance=1, now="")
+        playing = progress.add_task("hand-overs", total=args.sequences, now="")
+        handed = _handovers(args.sequences, lambda n: progress.advance(playing, n))
+    # What was killed gave nothing back.
+    remove_abandoned()
+    figures = _figures(runs, starts, handed)
+    print_figures("Safety: loop, rest after kills, start, hand-over", figures, console)
+    config = {
+        "seconds": args.seconds,
+        "repeat": args.repeat,
+        "starts": STARTS,
+        "sequences": args.sequences,
+        "kills": [[_plain(rest) for rest in run.rests] for run in runs],
+        "realtime": sorted({run.realtime or "granted" for run in runs}),
+        "chunks_accepted": handed.chunks_accepted,
+        "chunks_refused": handed.chunks_refused,
+    }
+    return result(figures, config)
+
+
+def _figures(
+    runs: Sequence[StackRun], starts: Sequence[Start], handed: HandoverResult
+) -> dict[str, Figure]:
+    safety, bare = [run.safety for run in runs], [run.bare for run in runs]
+    figures = {
+        "safety.jitter_ms_p99": repeated([x.p99_ms for x in safety], "ms", aim=AIM_P99_MS),
+        "safety.jitter_ms_p999": repeated([x.p999_ms for x in safety], "ms", aim=AIM_P999_MS),
+        "safety.lost_ticks": _summed([x.lost for x in safety], aim=0.0),
+        "safety.bare_jitter_ms_p99": repeated([x.p99_ms for x in bare], "ms"),
+        "safety.bare_jitter_ms_p999": repeated([x.p999_ms for x in bare], "ms"),
+        "safety.bare_lost_ticks": _summed([x.lost for x in bare]),
+        "safety.engine_cpu": repeated([run.engine_cpu for run in runs], "cores"),
+    }
+    for name in ("engine", "buffer", "all"):
+        rests = [rest for run in runs for rest in run.rests if rest.killed == name]
+        figures[f"safety.rest_s_{name}_killed"] = repeated([r.rest_s for r in rests], "s")
+    for name in ("engine", "buffer"):
+        lags = [1e3 * r.brake_lag_s for run in runs for r in run.rests if r.killed == name]
+        figures[f"safety.brake_lag_ms_{name}_killed"] = _largest(lags, "ms", aim=AIM_BRAKE_LAG_MS)
+    figures |= {
+        "safety.limit_violations": _summed([run.violations for run in runs], aim=0.0),
+        "safety.start_s": repeated([start.wall_s for start in starts], "s", aim=AIM_START_S),
+        "safety.start_cpu_s": repeated([start.cpu_s for start in starts], "s"),
+        "safety.handover_position_step_rad": Figure(
+            value=handed.position_step_rad, unit="rad", aim=AIM_STEP_RAD
+        ),
+        "safety.handover_velocity_step": Figure(
+            value=handed.velocity_step_ratio, unit="x limit x tick", aim=AIM_VELOCITY_STEP
+        ),
+    }
+    return figures
+
+
+def _summed(values: Sequence[float], *, aim: float | None = None) -> Figure:
+    """Counts over all runs; the spread is that between runs."""
+    return _with_spread(float(sum(values)), values, "", aim)
+
+
+def _largest(values: Sequence[float], unit: str, *, aim: float) -> Figure:
+    """Where no trial may pass a bound, the largest counts and not the median."""
+    return _with_spread(max(values), values, unit, aim)
+
+
+def _with_spread(value: float, values: Sequence[float], unit: str, aim: float | None) -> Figure:
+    spread = (max(values) - min(values)) / 2 if len(values) > 1 else math.nan
+    return Figure(value=value, unit=unit, spread=spread, aim=aim)
+
+
+def _handovers(sequences: int, tell: Callable[[int], None]) -> HandoverResult:
+    """In portions, so that progress is seen; each has random sequences of its own."""
+    parts: list[HandoverResult] = []
+    left = sequences
+    while left > 0:
+        parts.append(handover.measure(min(left, _SEQUENCES_AT_ONCE), seed=len(parts)))
+        left -= parts[-1].sequences
+        tell(parts[-1].sequences)
+    return handover.together(parts)
+
+
+def _plain(rest: Rest) -> dict[str, Any]:
+    return {
+        "killed": rest.killed,
+        "speed_rad_s": rest.speed_rad_s,
+        "rest_s": rest.rest_s,
+        "brake_lag_ms": 1e3 * rest.brake_lag_s,
+    }

@@ -1,0 +1,1 @@
+"""Verbs of `physis` that need the laboratory."""

@@ -1,0 +1,60 @@
+"""Parameters of robot_sim_node, with ranges and units; their values are in
+config/robot_sim_node.param.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_lab.arm.tasks import TASKS
+from physis_ros.node.base import BaseParameters
+from physis_ros.node.parameters import param
+
+CAMERA_FAULTS = ("none", "loss", "freeze", "freeze_restamped")
+JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobotSimParameters(BaseParameters):
+    task: str = param("follow", description="What the arm is to do", choices=TASKS)
+    task_seed: int = param(
+        1,
+        description="Seed of the task: paths and places",
+        minimum=0,
+    )
+    task_waits: bool = param(
+        True, description="The task's clock stands until the first trajectory is taken"
+    )
+    width: int = param(128, description="Camera width", unit="pixel", minimum=8, maximum=1280)
+    height: int = param(128, description="Camera height", unit="pixel", minimum=8, maximum=960)
+    camera_hz: float = param(30.0, description="Camera rate", unit="Hz", minimum=0.1, maximum=120.0)
+    controller_hz: float = param(
+        125.0,
+        description="Rate of the controller and of joint_states; 500 over a whole number",
+        unit="Hz",
+        minimum=50.0,
+        maximum=500.0,
+    )
+    interpolate_from_desired_state: bool = param(
+        True, description="As the controller YAML that goes with us sets it"
+    )
+    cmd_timeout_s: float = param(
+        0.5,
+        description="After the last point, hold the measured position; 0: never",
+        unit="s",
+        minimum=0.0,
+        maximum=60.0,
+    )
+    realtime_priority: int = param(
+        40,
+        description="SCHED_FIFO priority asked for, as a real controller has; 0: none",
+        minimum=0,
+        maximum=98,
+    )
+    record_path: str = param("", description="Directory for arm.rows; empty: no record")
+    camera_fault: str = param(
+        "none", description="A camera fault to play", choices=CAMERA_FAULTS, runtime=True
+    )
+    joint_states_fault: str = param(
+        "none", description="A joint_states fault to play", choices=JOINT_FAULTS, runtime=True
+    )

@@ -1,0 +1,1 @@
+"""One run of the real stack with the simulated arm, from start to report."""

@@ -1,0 +1,142 @@
+"""One recorded run of a stack on this machine: what to start, and whether it plays yet.
+
+Only loopback: every process gets the discovery range LOCALHOST (or a profile of Fast DDS that means
+the same) and a ROS domain of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from physis_core.model.inputs import read_model_inputs
+from physis_core.observe.rowlog import read_rows
+from physis_core.types import UserError
+from physis_ros.engine.checkpoint_file import checkpoint_path
+from physis_ros.node.share import share_directory
+from physis_ros.stack.description import NodeSpec, load_stack
+from physis_ros.stack.environment import process_environment
+from physis_ros.stack.resolution import (
+    NodeRun,
+    Options,
+    ProcessSpec,
+    parse_set,
+    resolve,
+)
+
+ENGINE = "engine_node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPlan:
+    directory: Path
+    environment: Mapping[str, str]
+    runs: tuple[NodeRun, ...]
+
+    @property
+    def processes(self) -> tuple[ProcessSpec, ...]:
+        return tuple(run.process() for run in self.runs)
+
+    @property
+    def period_ms(self) -> float:
+        """The stream's period: as set, or what the checkpoint was trained for."""
+        engine = self.parameters(ENGINE)
+        period_s = float(engine["period_s"])
+        if period_s == 0.0:
+            period_s = read_model_inputs(checkpoint_path(engine["checkpoint"])).period_s
+        return 1e3 * period_s
+
+    def parameters(self, node: str) -> dict[str, Any]:
+        """A node's parameters as its files and overrides set them, the strongest last."""
+        run = next(run for run in self.runs if run.node.name == node)
+        merged: dict[str, Any] = {}
+        for path in run.parameter_files:
+            for name, body in yaml.safe_load(path.read_text()).items():
+                if name in (node, "/**"):
+                    merged.update(body["ros__parameters"])
+        merged.update(run.parameters)
+        return merged
+
+    def config(self, duration_s: float) -> dict[str, Any]:
+        """What was run, for the report."""
+        return {
+            "duration_s": duration_s,
+            "domain": int(self.environment["ROS_DOMAIN_ID"]),
+            "nodes": [run.node.name for run in self.runs],
+            "period_ms": self.period_ms,
+            "engine": self.parameters(ENGINE),
+        }
+
+    def first_played_s(self) -> float | None:
+        """Steady time of the first servo tick that played a point; None before that."""
+        path = self.directory / "servo.rows"
+        if not path.exists() or path.stat().st_size == 0:
+            return None
+        servo = read_rows(path)
+        played = np.flatnonzero(servo["underrun"] == 0)
+        return float(servo["t_s"][played[0]]) if played.size else None
+
+    def now_line(self) -> str:
+        """The newest tick in a few words."""
+        servo = read_rows(self.directory / "servo.rows")
+        chunks = read_rows(self.directory / "chunks.rows")
+        return f"age {servo['age_ms'][-1]:.0f} ms, {chunks.rows} chunks"
+
+
+def loopback_environment(domain: int) -> dict[str, str]:
+    """The environment for processes that must not speak to any other machine."""
+    wanted = {
+        **os.environ,
+        "ROS_DOMAIN_ID": str(domain),
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+        "ROS_STATIC_PEERS": "",
+        "OMP_NUM_THREADS": "1",
+        "MUJOCO_GL": os.environ.get("MUJOCO_GL", "egl"),
+    }
+    return process_environment(wanted)
+
+
+def plan_session(
+    directory: Path,
+    *,
+    domain: int,
+    seed: int = 1,
+    sets: Sequence[str] = (),
+    show: bool = False,
+    stack: str = "wam",
+) -> SessionPlan:
+    """The stack `stack` with a recorder beside it, everything recorded below `directory`.
+
+    Raises:
+        UserError: an unknown node or a badly written `sets`, or a directory that cannot be made or
+            holds the records of another run.
+    """
+    share = share_directory()
+    spec = load_stack(stack, share)
+    extra = [NodeSpec(name="recorder_node", must_live=True)]
+    if show:
+        extra.append(NodeSpec(name="viewer_node"))
+    spec = dataclasses.replace(spec, nodes=(*spec.nodes, *extra))
+    where = str(directory.absolute())
+    own: list[tuple[str, str, Any]] = [
+        ("buffer_node", "record_path", where),
+        ("robot_sim_node", "record_path", where),
+        ("robot_sim_node", "task_seed", seed),
+        ("recorder_node", "record_path", where),
+    ]
+    options = Options(sets=(*own, *(parse_set(text) for text in sets)))
+    runs = resolve(spec, options, share)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError("out", str(directory), error.strerror or str(error)) from error
+    if (directory / "servo.rows").exists():
+        raise UserError("out", str(directory), "holds the records of another run; name another")
+    return SessionPlan(directory=directory, environment=loopback_environment(domain), runs=runs)

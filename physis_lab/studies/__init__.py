@@ -1,0 +1,1 @@
+"""Studies: what latency costs, noisy against clean KV, what devices give."""

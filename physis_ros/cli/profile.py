@@ -1,0 +1,156 @@
+"""`physis profile`: what each block of a model costs on a device of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from physis_core.types import UserError
+
+SUMMARY = "measure each block by batch size on one device; the profile that plan and simulate read"
+
+ACTIVATION_FACTOR = 8.0
+"""Workspace of a running task in multiples of its hidden state, where it cannot be measured."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="tiny", help="tiny, synthetic or wan (default tiny)")
+    parser.add_argument("--checkpoint", help="weights; tiny: the follow checkpoint if not given")
+    parser.add_argument(
+        "--config", default="{}", metavar="JSON", help="fields of the model's configuration"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
+    parser.add_argument("--batches", default="1,2,4,8", help="batch sizes, by commas")
+    parser.add_argument("--repeat", type=int, default=50, help="runs of each block and size")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the profile (.yaml, .json)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    from physis_core.model.loading import ModelRef, checked_device, load
+    from physis_core.observe.machine import machine
+    from physis_core.worker.device import ModelExecutor
+    from physis_core.worker.warmup import sample_blocks
+
+    sizes = _sizes(args.batches)
+    for name in ("repeat", "threads"):
+        if getattr(args, name) < 1:
+            raise UserError(name, getattr(args, name), "must be at least 1")
+    if args.out is not None and args.out.suffix not in (".yaml", ".yml", ".json"):
+        raise UserError("out", str(args.out), "must end in .yaml or .json")
+    if args.out is not None and not args.out.absolute().parent.is_dir():
+        raise UserError("out", str(args.out), "its directory does not exist")
+    torch.set_num_threads(args.threads)
+    ref = ModelRef(
+        kind=args.model, config=_config(args.config), checkpoint=args.checkpoint or _own(args.model)
+    )
+    device = checked_device(args.device)
+    executor = ModelExecutor(load(ref, None, device), device)
+    spec = executor.model.spec
+    console = Console()
+    with Progress(console=console) as progress:
+        task = progress.add_task(f"{spec.name} on {device}", total=spec.blocks * len(sizes))
+        samples = sample_blocks(
+            executor,
+            range(spec.blocks),
+            sizes,
+            repeats=args.repeat,
+            progress=lambda: progress.advance(task),
+        )
+    profile = _profile(spec, samples, ref, args)
+    if args.out is not None:
+        profile.save(args.out)
+    _print(profile, console)
+    plain = profile.as_plain()
+    return {"ok": True, "profile": plain, "machine": machine()}
+
+
+def _profile(
+    spec: Any, samples: dict[int, dict[int, list[float]]], ref: Any, args: argparse.Namespace
+) -> Any:
+    from physis_core.plan.profile import BlockCost, ModelProfile
+
+    hidden_bytes = sum(part.bytes for part in spec.hidden)
+    costs = tuple(
+        BlockCost(
+            weight_bytes=spec.block_weight_bytes[block],
+            p50_s={size: float(np.median(seconds)) for size, seconds in row.items()},
+            p99_s={size: float(np.percentile(seconds, 99)) for size, seconds in row.items()},
+        )
+        for block, row in samples.items()
+    )
+    return ModelProfile(
+        name=spec.name,
+        source="measured",
+        device=args.device,
+        steps=spec.steps,
+        blocks=spec.blocks,
+        kv=spec.kv,
+        window_chunks=spec.window_chunks,
+        sink_chunks=spec.sink_chunks,
+        kv_bytes=spec.kv_bytes,
+        hidden_bytes=hidden_bytes,
+        activation_bytes=ACTIVATION_FACTOR * hidden_bytes,
+        shared_weight_bytes=spec.shared_weight_bytes,
+        block_costs=costs,
+        assumptions=(
+            f"seconds: {args.repeat} runs of each block and batch size, KV windows full,"
+            f" {args.threads} thread(s)",
+            "block 0 has the embedding in it and the last block the head; the observation encoder,"
+            " once a chunk, is not",
+            f"weights: {ref.checkpoint or 'random'}",
+            f"activation_bytes: {ACTIVATION_FACTOR:g} x hidden state, not measured",
+        ),
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        raise UserError("batches", text, "must be whole numbers with commas") from None
+    if sizes[0] < 1 or sizes[-1] > 1024:
+        raise UserError("batches", text, "must be from 1 to 1024")
+    # A planner needs the cost of a task alone.
+    return sizes if sizes[0] == 1 else [1, *sizes]
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError("config", text, f"is not JSON ({error.msg})") from None
+    if not isinstance(values, dict):
+        raise UserError("config", text, "must be a JSON object")
+    return values
+
+
+def _own(model: str) -> str | None:
+    """The checkpoint that comes with the sources, for the model that has one."""
+    path = Path(__file__).resolve().parents[2] / "checkpoints" / "physis_tiny_follow.safetensors"
+    return str(path) if model == "tiny" and path.is_file() else None
+
+
+def _print(profile: Any, console: Console) -> None:
+    sizes = sorted(profile.block_costs[0].p50_s)
+    table = Table(title=f"{profile.name} on {profile.device}: ms a batch", title_justify="left")
+    for heading in ("block", *(f"B={n} p50 / p99" for n in sizes), "MiB"):
+        table.add_column(heading, justify="right")
+    for block, cost in enumerate(profile.block_costs):
+        table.add_row(
+            str(block),
+            *(f"{1e3 * cost.p50_s[n]:.2f} / {1e3 * cost.p99_s[n]:.2f}" for n in sizes),
+            f"{cost.weight_bytes / 2**20:.2f}",
+        )
+    console.print(table)
+    for assumption in profile.assumptions:
+        console.print(f"  {assumption}", markup=False, highlight=False)

@@ -1,0 +1,127 @@
+"""`physis simulate`: the plan's streams on a virtual clock, through the engine's own scheduling
+code."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from physis_core.deployment.fields import read_file
+from physis_core.plan.config import read_plan
+from physis_core.plan.simulation_config import read_simulation
+from physis_core.plan.simulation_run import simulate
+from physis_core.types import UserError
+
+SUMMARY = "simulate a plan: noise, stalls, streams that come and go; tails, misses, refusals"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="YAML: a plan with a `simulate` part (config/plan)")
+    parser.add_argument("--seconds", type=float, help="simulated time, instead of the file's")
+    parser.add_argument("--seed", type=int, help="seed, instead of the file's")
+    parser.add_argument("--plot", type=Path, help="write a picture of the run there")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    if args.seconds is not None and not 0.0 < args.seconds < math.inf:
+        raise UserError("seconds", args.seconds, "must be positive and finite")
+    if args.seed is not None and args.seed < 0:
+        raise UserError("seed", args.seed, "must not be negative")
+    if args.plot is not None and not args.plot.absolute().parent.is_dir():
+        raise UserError("plot", str(args.plot), "its directory does not exist")
+    fields = read_file(args.file)
+    plan = read_plan(fields, args.file.parent)
+    config = read_simulation(fields.fields("simulate"), plan, seconds=args.seconds, seed=args.seed)
+    outcome = simulate(plan, config)
+    console = Console()
+    _print(outcome, console)
+    if args.plot is not None:
+        from physis_core.sim.plots import plot_run
+
+        plot_run(outcome, args.plot)
+        console.print(f"picture: {args.plot}")
+    return {"ok": True, **outcome}
+
+
+def _print(outcome: Mapping[str, Any], console: Console) -> None:
+    table = Table(title="streams after the warm-up", title_justify="left")
+    for heading in (
+        "stream",
+        "period ms",
+        "chunks",
+        "interval p50 / p99 / p99.9 ms",
+        "response p50 / p99 ms",
+        "age p99 ms",
+        "missed",
+        "dropped",
+    ):
+        table.add_column(heading, justify="left" if heading == "stream" else "right")
+    streams = outcome["streams"]
+    for row in streams[:40]:
+        interval, response = row["output_interval_ms"], row["response_latency_ms"]
+        period = "free" if row["period_ms"] is None else f"{row['period_ms']:.4g}"
+        table.add_row(
+            row["stream"],
+            period,
+            str(row["chunks"]),
+            f"{interval['p50']:.4g} / {interval['p99']:.4g} / {interval['p999']:.4g}",
+            f"{response['p50']:.4g} / {response['p99']:.4g}",
+            f"{row['action_age_handoff_ms']['p99']:.4g}",
+            str(row["deadline_misses"]),
+            str(sum(row["dropped"].values())),
+        )
+    console.print(table)
+    if len(streams) > 40:
+        console.print(f"  {len(streams)} streams in all; --json has every one")
+    every = outcome["all_streams"]
+    ratio = every["interval_over_period"]
+    batches = outcome["batches"]
+    busiest = max(outcome["devices"], key=lambda d: d["busy_share"])
+    pace = (
+        f"interval over period: p50 {ratio['p50']:.4g}, p99 {ratio['p99']:.4g},"
+        f" p99.9 {ratio['p999']:.4g}, max {ratio['max']:.4g}"
+    )
+    kept = (
+        f"{every['chunks']} chunks, {every['deadline_misses']} missed, {every['dropped']} dropped"
+    )
+    batching = (
+        f"batches: mean size {batches.get('mean_size', 0.0):.3g},"
+        f" {batches.get('across_streams', 0)} across streams,"
+        f" {batches.get('gain_s', 0.0):.3g} device-seconds gained"
+    )
+    load = f"busiest device {busiest['device']}: {100 * busiest['busy_share']:.0f}% busy"
+    door = (
+        f"admitted {outcome['admitted']}, refused {len(outcome['refused'])}"
+        f" ({100 * outcome['refusal_rate']:.1f}%), most open at once {outcome['most_open']}"
+    )
+    speed = (
+        f"{outcome['tasks']} tasks in {outcome['cpu_s']:.2f} s of one core"
+        f" ({outcome['tasks_per_s']:.0f} tasks/s)"
+    )
+    most = {
+        field: max(100.0 * look[field] for look in outcome["fragmentation"])
+        for field in ("stranded_memory", "stranded_time")
+    }
+    stranded = (
+        f"fragmentation: at most {most['stranded_memory']:.0f}% of the pool's memory and"
+        f" {most['stranded_time']:.0f}% of its time free and of no use to the smallest rank"
+    )
+    for line in (pace, kept, batching, load, stranded, door, speed):
+        console.print(f"  {line}", highlight=False)
+    for refusal in outcome["refused"][:3]:
+        console.print(
+            f"  refused {refusal['stream']} at {refusal['at_s']:.3g} s: {refusal['reason']};"
+            f" nearest: {refusal['nearest']}",
+            highlight=False,
+        )
+    for event in outcome["overload"][:5]:
+        console.print(
+            f"  {event['level']} from {event['at_s']:.3g} s, device {event['device']}",
+            highlight=False,
+        )

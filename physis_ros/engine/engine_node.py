@@ -1,0 +1,287 @@
+"""Observations in, action chunks out: the staged engine as a ROS node. One engine serves several
+robots.
+
+For each stream: `<namespace>/observation` in, `<namespace>/action_chunk` out; services
+`open_stream` and `close_stream`. A model or parameter that does not fit ends the process with exit
+code 2 (with `autostart`), or leaves the node unconfigured. A lost worker ends it with exit code 1
+(with `recovery` other than `none` only one that does not stay up): the supervisor starts it anew
+with empty KV and higher epochs. A stream that failed by its own
+input is opened again, in a new epoch, and no other stream stops.
+
+Threads: observations and services on the executor, which never waits for the engine; chunks and
+events on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rclpy.validate_namespace
+from rclpy.exceptions import InvalidNamespaceException
+
+from physis_core.deployment.deployment import Deployment
+from physis_core.engine.admission import StreamDoor
+from physis_core.engine.engine import Engine, EngineEvent
+from physis_core.model.loading import ModelRef
+from physis_core.model.tiny.checkpoint import read_config
+from physis_core.plan.live import live_admission
+from physis_core.plan.profile import load_profile
+from physis_core.types import FinishedChunk, Refused, UserError
+from physis_ros.engine.checkpoint_file import checkpoint_path
+from physis_ros.engine.diagnosis import diagnoses
+from physis_ros.engine.life import (
+    check_stream_names,
+    destroy_handlers,
+    let_engine_threads_run,
+    start_engine,
+)
+from physis_ros.engine.parameters import EngineParameters
+from physis_ros.engine.stream import StreamWish
+from physis_ros.engine.streams import EngineStreams
+from physis_ros.engine.wam_codec import WamContract
+from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
+from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
+from physis_ros.srv import CloseStream, OpenStream
+
+_HOUSEKEEPING_PERIOD_S = 0.5
+_LONGEST_REASON = 160
+
+
+class EngineNode(PhysisNode[EngineParameters]):
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__("engine_node", EngineParameters)
+        self._engine: Engine | None = None
+        self._contract: WamContract | None = None
+        self._streams: EngineStreams | None = None
+        self._period_s = 0.0
+        self._failed: set[str] = set()
+        self._notes: dict[str, int] = {}
+        self._lost = ""
+        self._timer: Any = None
+        self._services_made: list[Any] = []
+        self._last_epoch: dict[str, int] = {}
+
+    def validate_parameters(self, new: EngineParameters) -> None:
+        ids, namespaces = new.stream_ids, new.stream_namespaces
+        check_stream_names(ids, namespaces)
+        for namespace in namespaces:
+            _check_namespace("stream_namespaces", namespace)
+
+    def configure(self) -> None:
+        params = self.params
+        path = checkpoint_path(params.checkpoint)
+        config = read_config(path)
+        self._contract = WamContract(
+            camera_names=config.camera_names,
+            joint_names=config.joint_names,
+            image_size=config.image_size,
+            action_steps=config.action_steps,
+            step_s=config.step_s,
+            period_s=config.period_s,
+            lookahead_max_s=config.lookahead_max_s,
+        )
+        self._period_s = params.period_s or config.period_s
+        if params.lookahead_initial_s > config.lookahead_max_s:
+            raise UserError(
+                "lookahead_initial_s",
+                params.lookahead_initial_s,
+                f"the model was trained for at most {config.lookahead_max_s:g} s",
+            )
+        deployment = params.deployment(
+            ModelRef(kind="tiny", checkpoint=str(path)),
+            workers_from=params.workers_from,
+            front_host=params.front_host,
+            front_port=params.front_port,
+            bind_cores=params.bind_cores,
+            recovery=params.recovery,
+            snapshot_every=params.snapshot_every,
+            respawns=params.respawns,
+        )
+        self._engine = Engine(
+            deployment,
+            on_chunk=self._on_chunk,
+            on_event=self._on_event,
+            door=_door(params, deployment),
+        )
+        start_engine(self._engine, params.start_timeout_s, self.stopping)
+        self.get_logger().info(
+            f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
+            f"{len(deployment.devices)} devices in {deployment.workers} workers; "
+            f"warm-up {self._engine.warmup_s:.2f} s"
+        )
+
+    def activate(self) -> None:
+        let_engine_threads_run()
+        assert self._engine is not None and self._contract is not None, "activate follows configure"
+        self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
+        for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
+            refused = self._streams.open(
+                StreamWish(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
+            )
+            if refused is not None:
+                raise UserError("stream_ids", stream_id, refused.reason)
+        self._services_made = [
+            self.create_service(OPEN_STREAM.type, OPEN_STREAM.name, self._serve_open),
+            self.create_service(CLOSE_STREAM.type, CLOSE_STREAM.name, self._serve_close),
+        ]
+        self._timer = self.steady_timer(_HOUSEKEEPING_PERIOD_S, self._keep_house)
+
+    def deactivate(self) -> None:
+        destroy_handlers(self, self._timer, self._services_made)
+        self._timer = None
+        self._services_made = []
+        if self._streams is not None:
+            self._streams.close_all()
+            self._streams = None
+
+    def cleanup(self) -> None:
+        self.deactivate()
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+        self._contract = None
+        self._notes.clear()
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        if self._streams is not None:
+            self._streams.restart(f"ROS time jumped by {delta_s:+.3f} s")
+
+    # Services ----------------------------------------------------------------------------------
+
+    async def _serve_open(
+        self, request: OpenStream.Request, response: OpenStream.Response
+    ) -> OpenStream.Response:
+        streams = self._streams
+        refused: Refused | None = Refused(reason="the node is not active")
+        if streams is not None:
+            try:
+                refused = await streams.open_later(self._wish(request, streams))
+            except UserError as error:
+                refused = Refused(reason=str(error))
+        response.admitted = refused is None
+        if refused is not None:
+            parts = (refused.reason, refused.short_resource, refused.device, refused.nearest)
+            response.reason = "; ".join(part for part in parts if part)
+        elif streams is not None:
+            response.epoch = streams.by_id[request.stream_id].epoch
+        return response
+
+    def _wish(self, request: OpenStream.Request, streams: EngineStreams) -> StreamWish:
+        """Raises UserError where the request cannot be met as it stands."""
+        stream_id = request.stream_id
+        configured = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
+        namespace = configured.get(stream_id, stream_id)
+        if stream_id in streams.by_id:
+            raise UserError("stream_id", stream_id, "is open already")
+        if not math.isfinite(request.period_s) or request.period_s < 0.0:
+            raise UserError("period_s", request.period_s, "must be above 0, or 0: the default")
+        _check_namespace("stream_id", namespace)
+        return StreamWish(
+            stream_id=stream_id,
+            namespace=namespace,
+            period_s=request.period_s or self._period_s,
+            instruction=request.instruction,
+            priority=int(request.priority),
+        )
+
+    async def _serve_close(
+        self, request: CloseStream.Request, response: CloseStream.Response
+    ) -> CloseStream.Response:
+        streams = self._streams
+        stream = None if streams is None else streams.by_id.get(request.stream_id)
+        if streams is None or stream is None or stream.closing:
+            response.reason = f"stream_id: {request.stream_id!r}: no such stream"
+            return response
+        response.closed = await streams.close_later(request.stream_id, drain=request.drain)
+        response.reason = "" if response.closed else "did not drain in time; cancelled"
+        return response
+
+    # The engine's thread -----------------------------------------------------------------------
+
+    def _on_chunk(self, chunk: FinishedChunk) -> None:
+        streams = self._streams
+        stream = None if streams is None else streams.by_id.get(chunk.stream_id)
+        if stream is not None:
+            stream.take_chunk(chunk)
+
+    def _on_event(self, event: EngineEvent) -> None:
+        self._notes[event.kind] = self._notes.get(event.kind, 0) + max(event.count, 1)
+        if event.kind in ("worker_given_up", "edge_given_up"):
+            self._lost = _short(event.reason)
+        elif event.kind in ("worker_lost", "edge_lost"):
+            # The edges of a dead worker are lost with it, and may be noticed first.
+            lost = f"worker {event.worker} is lost: {_short(event.reason)}"
+            if self.params.recovery != "none":
+                self.get_logger().warning(f"{lost}; it is made good by {self.params.recovery}")
+            elif not self._lost or event.kind == "worker_lost":
+                self._lost = lost
+        elif event.kind == "stream_recovered":
+            self.get_logger().info(f"{event.stream_id}: goes on {event.reason}")
+        elif event.kind == "stream_failed":
+            self._failed.add(event.stream_id)
+            self.get_logger().error(f"{event.stream_id}: stream failed: {_short(event.reason)}")
+        elif event.kind == "overload":
+            self.get_logger().warning(f"overload: {event.reason}")
+
+    # Housekeeping ------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        if self._lost:
+            self.set_fault(self._lost)
+            self.publish_diagnostics()
+            self.request_exit(EXIT_FAULT, f"{self._lost}; ending, to be started anew")
+            return
+        streams = self._streams
+        while streams is not None and self._failed:
+            stream = streams.by_id.get(self._failed.pop())
+            if stream is None or stream.closing:
+                continue
+            refused = await streams.open_later(stream.wish)
+            if refused is not None:
+                self.get_logger().error(f"{stream.stream_id}: not opened again: {refused.reason}")
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        streams = self._streams
+        if self._engine is None or streams is None or not self.active:
+            return ()
+        return diagnoses(
+            self._engine.status(), list(streams.by_id.values()), lost=self._lost, notes=self._notes
+        )
+
+
+def _door(params: EngineParameters, deployment: Deployment) -> StreamDoor | None:
+    """The planner's admission where a profile is given."""
+    if not params.profile:
+        return None
+    return live_admission(
+        deployment,
+        load_profile(Path(params.profile).expanduser()),
+        memory_bytes=params.device_memory_gib * 2**30 or math.inf,
+        max_response_s=params.slo_response_s or math.inf,
+    )
+
+
+def _short(reason: str) -> str:
+    """One line of a reason that a library may have written over many."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+
+
+def _check_namespace(field: str, namespace: str) -> None:
+    if not namespace:
+        return
+    try:
+        rclpy.validate_namespace.validate_namespace(f"/{namespace.strip('/')}")
+    except InvalidNamespaceException as error:
+        reason = " ".join(str(error).split())
+        raise UserError(field, namespace, f"is no ROS namespace ({reason})") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(EngineNode))

@@ -1,0 +1,53 @@
+"""What the nodes around an engine share: checks of their streams, and the engine's start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.timer import Timer
+
+from physis_core.engine.engine import Engine
+from physis_core.types import UserError
+
+_SWITCH_S = 5e-4
+
+
+def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:
+    """Raises UserError where streams and namespaces do not go together, or one is there twice."""
+    if len(ids) != len(namespaces):
+        raise UserError("stream_namespaces", list(namespaces), f"needs one for each of {list(ids)}")
+    for name, values in (("stream_ids", ids), ("stream_namespaces", namespaces)):
+        if len(set(values)) != len(values):
+            raise UserError(name, list(values), "holds a value twice")
+
+
+def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool]) -> None:
+    """Start the workers and wait until all are warm.
+
+    Raises:
+        UserError: the deployment does not fit.
+        TimeoutError: they are not ready in time, which another start may be.
+        InterruptedError: `given_up` became true.
+    """
+    try:
+        engine.start(timeout_s=timeout_s, given_up=given_up)
+    except TimeoutError as error:
+        raise TimeoutError(
+            f"start_timeout_s: {timeout_s:g}: the workers are not ready: {error}"
+        ) from error
+
+
+def let_engine_threads_run() -> None:
+    """They must not wait longer than this for a callback that computes."""
+    sys.setswitchinterval(_SWITCH_S)
+
+
+def destroy_handlers(node: Node, timer: Timer | None, services: Sequence[Any]) -> None:
+    """End what a node that is active answers to; `timer` is None where it never became active."""
+    if timer is not None:
+        node.destroy_timer(timer)
+    for service in services:
+        node.destroy_service(service)

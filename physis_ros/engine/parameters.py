@@ -1,0 +1,149 @@
+"""Parameters of engine_node, with ranges and units; their values are in
+config/engine_node.param.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_ros.engine.pipeline_parameters import PipelineParameters
+from physis_ros.node.interfaces import ACTION_CHUNK_DEADLINE_S, ACTION_CHUNK_LEASE_S
+from physis_ros.node.parameters import param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParameters(PipelineParameters):
+    checkpoint: str = param(
+        "physis_tiny_follow", description="Checkpoint: a path, or a name in checkpoints/"
+    )
+    workers_from: str = param(
+        "spawn",
+        description="spawn: started here; elsewhere: waited for (torchrun, key in PHYSIS_KEY)",
+        choices=("spawn", "elsewhere"),
+    )
+    front_host: str = param(
+        "127.0.0.1", description="Address of this host that workers from elsewhere reach"
+    )
+    front_port: int = param(
+        0, description="Port that they are given; 0: a free one", minimum=0, maximum=65535
+    )
+    bind_cores: bool = param(
+        False,
+        description="Each worker computes on cores of its own, as many as it has threads; for "
+        "hosts that have nothing else to do",
+    )
+    recovery: str = param(
+        "none",
+        description="After a lost worker: none: the node ends, to be started anew; otherwise the "
+        "worker is, and its streams go on with KV from a snapshot, or rebuilt from their outputs",
+        choices=("none", "snapshot", "rebuild"),
+    )
+    snapshot_every: int = param(
+        8, description="Chunks from one KV snapshot to the next", minimum=1, maximum=1_000_000
+    )
+    respawns: int = param(
+        3,
+        description="Starts of one lost worker in a row before it is given up",
+        minimum=1,
+        maximum=100,
+    )
+    stream_ids: tuple[str, ...] = param(("arm",), description="Streams (robots) opened at start")
+    stream_namespaces: tuple[str, ...] = param(
+        ("",), description="Namespace of each stream's topics, below the node's own"
+    )
+    period_s: float = param(
+        0.0,
+        description="Time between chunks (the SLO); 0: what the checkpoint was trained for",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    profile: str = param(
+        "",
+        description="What the model's blocks cost (a file of `physis profile`): a stream is then "
+        "admitted only if it keeps its period beside the others; empty: all are",
+    )
+    device_memory_gib: float = param(
+        0.0,
+        description="With a profile: memory of each device for weights, KV and activations; 0: "
+        "not counted",
+        unit="GiB",
+        minimum=0.0,
+        maximum=1e6,
+    )
+    slo_response_s: float = param(
+        0.0,
+        description="With a profile: longest response of a stream; 0: any",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    release: str = param(
+        "periodic",
+        description="When a chunk starts: once a period with the newest observation, or once for "
+        "each observation",
+        choices=("periodic", "on_observation"),
+    )
+    refresh: str = param(
+        "entry",
+        description="Whether conditioning is renewed at each denoising step",
+        choices=("entry", "every_step"),
+    )
+    seed: int = param(0, description="Seed of the noise", minimum=0)
+    max_age_s: float = param(
+        0.5,
+        description="An observation that entered longer ago than this starts no chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    max_action_age_s: float = param(
+        2.0,
+        description="Caps how long the pacer may hold a finished chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    expected_response_s: float = param(
+        0.1,
+        description="Response latency that deadlines assume before one was measured",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    margin_s: float = param(
+        0.02,
+        description="Added to the measured p99 of the response latency for deadlines",
+        unit="s",
+        minimum=0.0,
+        maximum=3600.0,
+    )
+    hold: bool = param(
+        False,
+        description="Hold chunks until their deadline; false: deliver at once (points carry their "
+        "own times)",
+    )
+    lookahead_initial_s: float = param(
+        0.15,
+        description="Capture to chunk exit that the model is told before it was measured",
+        unit="s",
+        minimum=0.0,
+        maximum=60.0,
+    )
+    lookahead_quantile: float = param(
+        0.9, description="Quantile of the measured ages that is told", minimum=0.01, maximum=0.99
+    )
+    deadline_s: float = param(
+        ACTION_CHUNK_DEADLINE_S,
+        description="DDS deadline offered on action_chunk",
+        unit="s",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    lease_s: float = param(
+        ACTION_CHUNK_LEASE_S,
+        description="DDS liveliness lease offered on action_chunk",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )

@@ -1,0 +1,56 @@
+"""Parameters of the nodes around an engine: how its pipeline is cut, and over what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from physis_core.deployment.deployment import Deployment, simple_deployment
+from physis_core.model.loading import ModelRef
+from physis_ros.node.base import BaseParameters
+from physis_ros.node.parameters import param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineParameters(BaseParameters):
+    partition: str = param(
+        "block",
+        description="How the stages are cut into virtual ranks",
+        choices=("sequential", "step", "block", "stage", "grouped"),
+    )
+    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
+    workers: int = param(
+        2,
+        description="Worker processes that share the devices; 0: all in the node's own process",
+        minimum=0,
+        maximum=1024,
+    )
+    device_kind: str = param("cpu", description="cpu, or cuda:N")
+    link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
+    threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
+    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
+    credits: int = param(
+        2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
+    )
+    start_timeout_s: float = param(
+        120.0,
+        description="Longest time until all workers are warm",
+        unit="s",
+        minimum=1.0,
+        maximum=3600.0,
+    )
+
+    def deployment(self, model: ModelRef, **more: Any) -> Deployment:
+        """`model` cut and placed as these say; `more` are further fields of Deployment."""
+        return simple_deployment(
+            model,
+            partition=self.partition,
+            devices=self.devices,
+            workers=self.workers,
+            device_kind=self.device_kind,
+            link=self.link,
+            threads=self.threads,
+            max_batch=self.max_batch,
+            credits=self.credits,
+            **more,
+        )

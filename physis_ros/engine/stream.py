@@ -1,0 +1,215 @@
+"""One robot's stream at the engine node: its topics, its lookahead, its epochs.
+
+Observations come on the executor's thread, chunks on the engine's; what both touch is under a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.task import Future
+
+from physis_core.engine.engine import Engine
+from physis_core.types import FinishedChunk, Refused, UserError
+from physis_ros.engine.chunk_messages import chunk_message, observation_from_message
+from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
+from physis_ros.engine.wam_codec import WamContract, action_positions
+from physis_ros.msg import Observation as ObservationMessage
+from physis_ros.node.base import PhysisNode
+from physis_ros.node.interfaces import OBSERVATION, Topic, in_namespace
+from physis_ros.node.time_messages import SteadyToRos
+
+_REMEMBERED = 512
+_CONDITION_S = 5.0
+_ASSERTIONS_A_LEASE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWish:
+    """How somebody wants a stream. `namespace`: of its topics, below the node's own."""
+
+    stream_id: str
+    namespace: str
+    period_s: float
+    instruction: str = ""
+    priority: int = 0
+
+
+class EngineStream:
+    """`epoch_base` is added to the engine's own count, so that epochs rise over engine restarts
+    too. `apart` runs what has to wait for the engine on another thread.
+    """
+
+    def __init__(
+        self,
+        node: PhysisNode[Any],
+        engine: Engine,
+        contract: WamContract,
+        *,
+        wish: StreamWish,
+        chunk_topic: Topic,
+        lookahead: LookaheadConfig,
+        epoch_base: int,
+        apart: Callable[[Callable[[], Refused | None]], Future[Refused | None]],
+    ) -> None:
+        self.stream_id = wish.stream_id
+        self.wish = wish
+        self.closing = False
+        self.reason = ""
+        self.epoch = epoch_base
+        self.observations = 0
+        self.chunks = 0
+        self.refused = 0
+        self._instruction = wish.instruction
+        self._changing = False
+        self._node = node
+        self._engine = engine
+        self._contract = contract
+        self._epoch_base = epoch_base
+        self._apart = apart
+        self._lock = threading.Lock()
+        self._estimator = LookaheadEstimator(lookahead)
+        # By observation id: what the model was told, and whether its stamps are suspect.
+        self._told: OrderedDict[int, tuple[float, bool]] = OrderedDict()
+        self._last_id = -1
+        self._chunks = node.publisher(in_namespace(chunk_topic, wish.namespace))
+        lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
+        # Between chunks, too: a stream that pauses has an engine.
+        self._alive = node.steady_timer(
+            lease_s / _ASSERTIONS_A_LEASE, self._chunks.assert_liveliness
+        )
+        self._subscription = node.subscribe(
+            in_namespace(OBSERVATION, wish.namespace), self._take_observation
+        )
+
+    @property
+    def lookahead_s(self) -> float:
+        with self._lock:
+            return self._estimator.value_s
+
+    @property
+    def lookahead_capped(self) -> bool:
+        with self._lock:
+            return self._estimator.capped
+
+    def destroy(self) -> None:
+        self._node.destroy_timer(self._alive)
+        self._node.destroy_subscription(self._subscription)
+        self._node.destroy_publisher(self._chunks)
+
+    def reopened(self, epoch_base: int) -> None:
+        """The engine's count of this stream began anew."""
+        self._epoch_base = epoch_base
+        self.epoch = epoch_base
+        self.reason = ""
+        self.restarted()
+
+    def opened(self, wish: StreamWish) -> None:
+        """The engine has it now, as it was wished."""
+        self.wish = wish
+        self._instruction = wish.instruction
+
+    def restarted(self) -> None:
+        with self._lock:
+            self._estimator.restart()
+
+    def _take_observation(self, message: ObservationMessage) -> None:
+        if message.stream_id != self.stream_id:
+            self._refuse(
+                str(
+                    UserError(
+                        "observation.stream_id",
+                        message.stream_id,
+                        f"this topic belongs to {self.stream_id!r}",
+                    )
+                )
+            )
+            return
+        lookahead_s = self.lookahead_s
+        try:
+            observation = observation_from_message(message, self._contract, lookahead_s)
+        except UserError as error:
+            self._refuse(f"{self.stream_id}: {error}")
+            return
+        if message.instruction != self._instruction:
+            self._instruction = message.instruction
+            self._follow_instruction()
+        number = observation.stamp.observation_id
+        with self._lock:
+            if number < self._last_id:
+                self._told.clear()  # observation_node was started anew and counts from 0
+            self._last_id = number
+            self._told[number] = (lookahead_s, bool(message.clock_suspect))
+            while len(self._told) > _REMEMBERED:
+                self._told.popitem(last=False)
+        refused = self._engine.observe(self.stream_id, observation)
+        if refused is not None:
+            self._refuse(f"{self.stream_id}: {refused.reason}")
+            return
+        self.observations += 1
+        self.reason = ""
+
+    def _follow_instruction(self) -> None:
+        """Tell the engine the newest instruction, one change at a time so that none overtakes."""
+        if self._changing:
+            return
+        self._changing = True
+        sent = self._instruction
+
+        def changed(done: Future[Refused | None]) -> None:
+            self._changing = False
+            refused = done.result()
+            if refused is not None:
+                self._node.get_logger().warning(f"{self.stream_id}: instruction: {refused.reason}")
+            if self._instruction != sent:
+                self._follow_instruction()
+
+        change = {"instruction": sent}
+        self._apart(
+            lambda: self._engine.set_condition(self.stream_id, change, timeout_s=_CONDITION_S)
+        ).add_done_callback(changed)
+
+    def _refuse(self, reason: str) -> None:
+        self.refused += 1
+        if reason != self.reason:
+            self._node.get_logger().error(reason)
+        self.reason = reason
+
+    def take_chunk(self, chunk: FinishedChunk) -> None:
+        """On the engine's thread: publish it."""
+        try:
+            positions = action_positions(self._contract, chunk.outputs)
+        except UserError as error:
+            self._refuse(f"{self.stream_id}: chunk {chunk.chunk_id}: {error}")
+            return
+        steady_s, ros_ns = self._node.both_clocks()
+        clock = SteadyToRos(ros_ns=ros_ns, steady_s=steady_s)
+        newest = max(chunk.observations, key=lambda stamp: stamp.capture_newest_ns)
+        age_s = (clock.ros_ns_at(chunk.exit_s) - newest.capture_newest_ns) / 1e9
+        with self._lock:
+            told = [self._told.get(stamp.observation_id) for stamp in chunk.observations]
+            newest_told = self._told.get(newest.observation_id)
+            self._estimator.add(age_s)
+        if newest_told is None:
+            return  # of an observation_node that is no more
+        self.epoch = self._epoch_base + chunk.epoch
+        try:
+            message = chunk_message(
+                chunk,
+                positions,
+                self._contract,
+                epoch=self.epoch,
+                lookahead_s=newest_told[0],
+                clock_suspect=any(known is None or known[1] for known in told),
+                clock=clock,
+            )
+        except UserError as error:
+            # Made before a simulated clock began to run: its times lie before zero.
+            self._refuse(f"{self.stream_id}: chunk {chunk.chunk_id}: {error}")
+            return
+        self.chunks += 1
+        self._chunks.publish(message)

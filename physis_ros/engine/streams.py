@@ -1,0 +1,162 @@
+"""The streams of the engine node: which are open, under which epochs, and how they open and close.
+
+The engine answers after its workers have, which may take seconds. So the parts of opening and
+closing that touch ROS run on the executor, the engine's part on a thread of this module, and a
+caller on the executor awaits it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+from rclpy.task import Future
+
+from physis_core.engine.engine import Engine
+from physis_core.engine.stream import StreamConfig, StreamHandle
+from physis_core.types import Refresh, Refused
+from physis_ros.engine.lookahead import LookaheadConfig
+from physis_ros.engine.parameters import EngineParameters
+from physis_ros.engine.stream import EngineStream, StreamWish
+from physis_ros.engine.wam_codec import WamContract
+from physis_ros.node.base import PhysisNode
+from physis_ros.node.interfaces import action_chunk
+
+T = TypeVar("T")
+
+ANSWER_S = 5.0
+"""How long the workers may take to open, drain or change a stream."""
+_THREADS = 4
+
+
+class EngineStreams:
+    """From activate to deactivate. All methods are called on the executor (or before it spins).
+
+    `last_epoch`: the newest epoch of each stream, kept by the node over its activations.
+    """
+
+    def __init__(
+        self,
+        node: PhysisNode[EngineParameters],
+        engine: Engine,
+        contract: WamContract,
+        last_epoch: dict[str, int],
+    ) -> None:
+        self.by_id: dict[str, EngineStream] = {}
+        self._node = node
+        self._engine = engine
+        self._contract = contract
+        self._last_epoch = last_epoch
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine-streams")
+
+    def open(self, wish: StreamWish) -> Refused | None:
+        """Open (or, where it failed, open again) and wait for the engine."""
+        config = self._begin(wish)
+        return self._settle(wish, self._engine.open_stream(config, timeout_s=ANSWER_S))
+
+    async def open_later(self, wish: StreamWish) -> Refused | None:
+        """The same, with the executor free meanwhile."""
+        config = self._begin(wish)
+        opened = await self._apart(lambda: self._engine.open_stream(config, timeout_s=ANSWER_S))
+        return self._settle(wish, opened)
+
+    async def close_later(self, stream_id: str, *, drain: bool) -> bool:
+        """False where it did not drain in time and was cancelled."""
+        stream = self.by_id[stream_id]
+        stream.closing = True
+        closed = await self._apart(
+            lambda: self._engine.close_stream(stream_id, drain=drain, timeout_s=ANSWER_S)
+        )
+        # Not before: what drains is still published.
+        if self.by_id.get(stream_id) is stream:
+            self._take_out(stream_id)
+        return closed
+
+    def close_all(self) -> None:
+        """At once, without draining. Waits for what is under way; nothing opens afterwards."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for stream_id in list(self.by_id):
+            self._engine.close_stream(stream_id, drain=False, timeout_s=ANSWER_S)
+            self._take_out(stream_id)
+
+    def restart(self, reason: str) -> None:
+        """A new epoch for every stream: what was seen before counts no more."""
+        for stream in self.by_id.values():
+            self._engine.restart_stream(stream.stream_id, reason)
+            stream.restarted()
+
+    def _begin(self, wish: StreamWish) -> StreamConfig:
+        params = self._node.params
+        epoch_base = self._new_epoch_base(wish.stream_id)
+        stream = self.by_id.get(wish.stream_id)
+        if stream is None:
+            # Its topics come first: a chunk may leave as soon as the engine knows the stream.
+            self.by_id[wish.stream_id] = EngineStream(
+                self._node,
+                self._engine,
+                self._contract,
+                wish=wish,
+                chunk_topic=action_chunk(params.deadline_s, params.lease_s, offered=True),
+                lookahead=LookaheadConfig(
+                    initial_s=params.lookahead_initial_s,
+                    max_s=self._contract.lookahead_max_s,
+                    quantile=params.lookahead_quantile,
+                ),
+                epoch_base=epoch_base,
+                apart=self._apart,
+            )
+        else:
+            stream.reopened(epoch_base)
+        return StreamConfig(
+            stream_id=wish.stream_id,
+            period_s=wish.period_s,
+            release=cast(Any, params.release),
+            seed=params.seed,
+            refresh=cast(Refresh, params.refresh),
+            priority=wish.priority,
+            condition={"instruction": wish.instruction} if wish.instruction else {},
+            max_age_s=params.max_age_s,
+            max_action_age_s=params.max_action_age_s,
+            expected_response_s=params.expected_response_s,
+            margin_s=params.margin_s,
+            hold=params.hold,
+        )
+
+    def _settle(self, wish: StreamWish, opened: StreamHandle | Refused) -> Refused | None:
+        if isinstance(opened, Refused):
+            if wish.stream_id in self.by_id:
+                self._take_out(wish.stream_id)
+            return opened
+        stream = self.by_id.get(wish.stream_id)
+        if stream is None:
+            return Refused(reason="the node was deactivated meanwhile")
+        stream.opened(wish)
+        return None
+
+    def _take_out(self, stream_id: str) -> None:
+        stream = self.by_id.pop(stream_id)
+        self._last_epoch[stream_id] = stream.epoch
+        stream.destroy()
+
+    def _new_epoch_base(self, stream_id: str) -> int:
+        """Above every epoch of this stream, also in processes that are no more: wall seconds."""
+        stream = self.by_id.get(stream_id)
+        last = stream.epoch if stream is not None else self._last_epoch.get(stream_id, 0)
+        return max(int(time.time()), last + 1)
+
+    def _apart(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` on a thread of ours; what awaits it goes on on the executor."""
+        future: Future[T] = Future(executor=self._node.executor)
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001  raised again where it is awaited
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._threads.submit(run)
+        return future

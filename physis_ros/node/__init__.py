@@ -1,0 +1,1 @@
+"""What every node shares: base node, process, parameters, interfaces, message conversions."""

@@ -1,0 +1,307 @@
+"""What every node has: a life cycle with autostart, parameters, diagnostics, clean ends.
+
+Threads: ROS callbacks run on the main thread, one at a time. A node class gives `configure`,
+`activate`, `deactivate` and `cleanup`, which raise UserError where a person must act. With
+`autostart` such an error ends the process with exit code 2 and one line; without it the node stays
+unconfigured, says why on /diagnostics, and may be configured again.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.publisher import Publisher
+from rclpy.subscription import Subscription
+from rclpy.timer import Timer
+
+from physis_core.types import UserError
+from physis_ros.node.clock_jump import ClockJump
+from physis_ros.node.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
+from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
+from physis_ros.node.node_clock import NodeClock
+from physis_ros.node.parameters import NodeParameters, param
+from physis_ros.node.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
+
+__all__ = [
+    "ERROR",
+    "EXIT_FAULT",
+    "EXIT_OK",
+    "EXIT_USER",
+    "OK",
+    "STALE",
+    "WARN",
+    "BaseParameters",
+    "Diagnosis",
+    "PhysisNode",
+    "main",
+]
+
+_DIAGNOSTICS_PERIOD_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseParameters:
+    """Parameters that every node has; a node's own dataclass derives from this one."""
+
+    autostart: bool = param(True, description="Configure and activate by itself at start")
+    clock_jump_s: float = param(
+        1.0,
+        description="ROS time that moves by more than this against steady time has jumped",
+        unit="s",
+        minimum=0.01,
+        maximum=3600.0,
+    )
+
+
+P = TypeVar("P", bound=BaseParameters)
+
+
+class PhysisNode(LifecycleNode, Generic[P]):
+    """Base of the project's nodes.
+
+    Raises:
+        UserError: from the constructor, where a parameter is unknown or does not fit.
+    """
+
+    def __init__(self, name: str, parameters: type[P], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self._stop = threading.Event()
+        self._exit_code = EXIT_OK
+        self._fault = ""
+        self._qos_faults: dict[str, str] = {}
+        self.parameters: NodeParameters[P] = NodeParameters(
+            self, parameters, validate=self.validate_parameters, on_change=self.on_parameters
+        )
+        self._clocks = NodeClock(
+            self, jump_s=self.params.clock_jump_s, on_jump=self._tell_clock_jump
+        )
+        self._diagnostics = self.create_publisher(
+            DIAGNOSTICS.type, DIAGNOSTICS.name, DIAGNOSTICS.qos
+        )
+        self.steady_timer(_DIAGNOSTICS_PERIOD_S, self.publish_diagnostics)
+
+    # What a node may override ------------------------------------------------------------------
+
+    def validate_parameters(self, new: P) -> None:
+        """Refuse (UserError) values that do not fit together. Runs before `self.params` changes."""
+
+    def on_parameters(self, new: P) -> None:
+        """Take over parameters that changed at run time."""
+
+    def configure(self) -> None:
+        """Create what the node needs. Raise UserError where input is wrong."""
+
+    def activate(self) -> None:
+        """Begin to work."""
+
+    def deactivate(self) -> None:
+        """Stop working; keep what `configure` made."""
+
+    def cleanup(self) -> None:
+        """Give back what `configure` made. Also called after `configure` failed half way."""
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        """ROS time jumped by `delta_s`: drop what was placed on the old time."""
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        """Statuses for /diagnostics, once a second."""
+        return ()
+
+    # What a node uses --------------------------------------------------------------------------
+
+    @property
+    def params(self) -> P:
+        return self.parameters.value
+
+    @property
+    def active(self) -> bool:
+        return bool(self._state_machine.current_state[1] == "active")
+
+    def stopping(self) -> bool:
+        """A signal or a fault has asked this process to end: long work should be given up."""
+        return self._stop.is_set()
+
+    def now_ns(self) -> int:
+        """ROS time (simulated where use_sim_time) in nanoseconds."""
+        return self._clocks.now_ns()
+
+    def steady_s(self) -> float:
+        return self._clocks.steady_s()
+
+    def both_clocks(self) -> tuple[float, int]:
+        """Steady seconds and ROS nanoseconds of one moment."""
+        return self._clocks.both()
+
+    def standstill(self) -> str:
+        """Why simulated time does not advance; empty where it does, and on wall time."""
+        return self._clocks.standstill()
+
+    def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
+        """A timer that a paused or jumping /clock does not touch."""
+        return self._clocks.steady_timer(period_s, callback)
+
+    def subscribe(
+        self,
+        topic: Topic,
+        callback: Callable[[Any], None],
+        *,
+        deadline: Callable[[Any], None] | None = None,
+        liveliness: Callable[[Any], None] | None = None,
+        raw: bool = False,
+    ) -> Subscription[Any]:
+        """Subscribe by the table; a publisher whose QoS does not fit is reported by policy name.
+        With `raw` the callback gets the bytes of the message."""
+        events = SubscriptionEventCallbacks(
+            incompatible_qos=lambda event: self._report_qos(topic.name, "subscribe", event),
+            deadline=deadline,
+            liveliness=liveliness,
+        )
+        return self.create_subscription(
+            topic.type, topic.name, callback, topic.qos, event_callbacks=events, raw=raw
+        )
+
+    def publisher(self, topic: Topic) -> Publisher[Any]:
+        """Publish by the table; a subscriber whose QoS does not fit is reported by policy name."""
+        events = PublisherEventCallbacks(
+            incompatible_qos=lambda event: self._report_qos(topic.name, "publish", event)
+        )
+        return self.create_publisher(topic.type, topic.name, topic.qos, event_callbacks=events)
+
+    def set_fault(self, reason: str) -> None:
+        """Say once on the log, and on /diagnostics until cleared, why the node does not work."""
+        if reason and reason != self._fault:
+            self.get_logger().error(reason)
+        self._fault = reason
+
+    def request_exit(self, code: int, reason: str) -> None:
+        """End the process in order, with this exit code. Callable from any thread."""
+        if code != EXIT_OK:
+            self.get_logger().fatal(reason)
+        self._exit_code = max(self._exit_code, code)
+        self._stop.set()
+
+    @property
+    def exit_code(self) -> int:
+        """What `request_exit` asked for."""
+        return self._exit_code
+
+    def end_by(self, stop: threading.Event) -> None:
+        """The process ends when `stop` is set, by a signal or by this node."""
+        self._stop = stop
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.set_fault("")
+        done = self._run("configure", self.configure)
+        if done != TransitionCallbackReturn.SUCCESS:
+            self._run("cleanup", self.cleanup, keep_fault=True)
+            return done
+        return super().on_configure(state)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = self._run("activate", self.activate)
+        return done if done != TransitionCallbackReturn.SUCCESS else super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = self._run("deactivate", self.deactivate)
+        return done if done != TransitionCallbackReturn.SUCCESS else super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._qos_faults.clear()
+        done = self._run("cleanup", self.cleanup)
+        return done if done != TransitionCallbackReturn.SUCCESS else super().on_cleanup(state)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if state.label == "active":
+            self._run("deactivate", self.deactivate)
+        if state.label in ("active", "inactive"):
+            self._run("cleanup", self.cleanup)
+        return super().on_shutdown(state)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._run("cleanup", self.cleanup, keep_fault=True)
+        return super().on_error(state)
+
+    def _run(
+        self, what: str, step: Callable[[], None], *, keep_fault: bool = False
+    ) -> TransitionCallbackReturn:
+        try:
+            step()
+        except InterruptedError as error:
+            self.get_logger().info(f"{what}: {error}")
+            return TransitionCallbackReturn.FAILURE
+        except UserError as error:
+            if not keep_fault:
+                self.set_fault(str(error))
+            return TransitionCallbackReturn.FAILURE
+        except TimeoutError as error:
+            # Nothing that was given is wrong: a machine that is less busy may be in time.
+            self.set_fault(f"{what}: {error}")
+            return TransitionCallbackReturn.ERROR
+        except Exception as error:  # noqa: BLE001
+            # The state machine would swallow it; a fault of ours must be seen whole.
+            self.get_logger().error(f"{what} failed\n{traceback.format_exc()}")
+            if not keep_fault:
+                self._fault = f"{what} failed: {type(error).__name__}: {error}"
+            return TransitionCallbackReturn.ERROR
+        return TransitionCallbackReturn.SUCCESS
+
+    def autostart(self) -> int:
+        """Configure and activate. Returns an exit code; 0 = the node works, or was told to stop."""
+        if not self.params.autostart:
+            return EXIT_OK
+        for trigger in (self.trigger_configure, self.trigger_activate):
+            done = trigger()
+            if done != TransitionCallbackReturn.SUCCESS and self.stopping():
+                return self._exit_code
+            if done == TransitionCallbackReturn.FAILURE:
+                return EXIT_USER
+            if done != TransitionCallbackReturn.SUCCESS:
+                return EXIT_FAULT
+        return EXIT_OK
+
+    def shut_down(self) -> None:
+        """Leave the life cycle, whatever state it is in."""
+        if self._state_machine.current_state[1] in ("unconfigured", "inactive", "active"):
+            self.trigger_shutdown()
+
+    # Own work ----------------------------------------------------------------------------------
+
+    def publish_diagnostics(self) -> None:
+        state = self._state_machine.current_state[1]
+        own_level, own_message = OK, state
+        if self._fault:
+            own_level, own_message = ERROR, self._fault
+        elif self._qos_faults:
+            own_level, own_message = WARN, "; ".join(self._qos_faults.values())
+        elif standstill := self.standstill():
+            own_level, own_message = WARN, standstill
+        found = [
+            Diagnosis(part="node", level=own_level, message=own_message, values={"state": state})
+        ]
+        found.extend(self.diagnose())
+        self._diagnostics.publish(
+            diagnostic_array(
+                found,
+                node=self.get_fully_qualified_name(),
+                namespace=self.get_namespace(),
+                stamp=self.get_clock().now().to_msg(),
+            )
+        )
+
+    def _tell_clock_jump(self, jump: ClockJump) -> None:
+        self.get_logger().warning(f"ROS time jumped by {jump.delta_s:+.3f} s")
+        self.on_clock_jump(jump.delta_s)
+
+    def _report_qos(self, topic: str, we: str, event: Any) -> None:
+        line = qos_mismatch(int(event.last_policy_kind), topic=topic, we=we)
+        if self._qos_faults.get(topic) != line:
+            self.get_logger().warning(line)
+        self._qos_faults[topic] = line

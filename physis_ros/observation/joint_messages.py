@@ -1,0 +1,75 @@
+"""JointState messages -> the joints that a model names, in its order.
+
+Joints are found by name in every message anew: publishers permute them, leave some out, add
+`_mimic` and gripper joints, and two of them may each publish half of a robot. What is missing
+stays missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from sensor_msgs.msg import JointState
+
+from physis_core.types import Array, UserError
+from physis_ros.node.time_messages import time_to_ns
+from physis_ros.observation.sync import JointReading
+
+
+def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointReading, ...]:
+    """The wanted joints of one message, each with the message's stamp. Others are ignored.
+
+    Velocity is None where the message brings none, or NaN in its place (drivers without a velocity
+    sensor do that): unknown, not zero.
+
+    Raises:
+        UserError: sizes that contradict each other, a joint named twice, or a wanted joint whose
+            position is not finite.
+    """
+    names = message.name
+    count = len(names)
+    if len(message.position) != count:
+        raise UserError(
+            "joint_states.position", len(message.position), f"{count} names need {count} positions"
+        )
+    if len(message.velocity) not in (0, count):
+        raise UserError(
+            "joint_states.velocity", len(message.velocity), f"must be empty or {count} values"
+        )
+    at: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if name in at:
+            raise UserError("joint_states.name", name, "stands in one message twice")
+        at[name] = index
+    stamp_ns = time_to_ns(message.header.stamp)
+    readings = []
+    for name in wanted:
+        index_or_none = at.get(name)
+        if index_or_none is None:
+            continue
+        position = float(message.position[index_or_none])
+        if not math.isfinite(position):
+            raise UserError(f"joint_states.position[{name}]", position, "must be finite")
+        velocity: float | None = None
+        if len(message.velocity):
+            given = float(message.velocity[index_or_none])
+            velocity = given if math.isfinite(given) else None
+        readings.append(
+            JointReading(name=name, stamp_ns=stamp_ns, position=position, velocity=velocity)
+        )
+    return tuple(readings)
+
+
+def whole_state(message: JointState, names: Sequence[str]) -> tuple[Array, Array] | None:
+    """Positions and velocities [names] of one message; None where one of them is missing.
+
+    Raises:
+        UserError: as `joint_readings`.
+    """
+    readings = joint_readings(message, names)
+    velocities = [reading.velocity for reading in readings if reading.velocity is not None]
+    if len(velocities) != len(names):
+        return None
+    return np.array([reading.position for reading in readings]), np.array(velocities)

@@ -1,0 +1,189 @@
+"""Judges one command against the motion under way: what may go to the robot, or why nothing may.
+
+Pure. A command is read, given slopes and a tail, and checked whole; where it is a little too fast
+it is slowed down. Then it is joined to what the controller may be playing, so that its message may
+come late (physis_ros.safety.late_join).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_motion import JointMotion
+from physis_ros.safety.checks import (
+    CheckedTrajectory,
+    CommandedTrajectory,
+    Floats,
+    Violation,
+    check_jump,
+    check_limits,
+    read_trajectory,
+    slowed,
+    unwrapped,
+    with_slopes,
+    with_tail,
+    without_expired,
+)
+from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.late_join import WAYS_S, Join, join
+
+_LEAST_SLOWING = 1.001
+_SLOWING_STEP = 1.04
+# Points closer than this would be one in whole nanoseconds of a message, or nearly.
+_APART_S = 1e-5
+# What is due within so short a time cannot be told from what is past.
+_NOW_S = 1e-3
+
+
+class JudgeRules(Protocol):
+    """The part of the safety configuration that judging needs; see SafetyConfig."""
+
+    @property
+    def late_s(self) -> float: ...
+    @property
+    def command_age_s(self) -> float: ...
+    @property
+    def longest_command_s(self) -> float: ...
+    @property
+    def slow_most(self) -> float: ...
+
+
+def judged(
+    command: CommandedTrajectory,
+    belief: ControllerBelief,
+    motion_s: float,
+    limits: RobotLimits,
+    rules: JudgeRules,
+    *,
+    started_s: float,
+) -> tuple[CheckedTrajectory, Violation | None] | Violation:
+    """What to forward, and what limited it (None: nothing did).
+
+    Raises:
+        RuntimeError: where the belief holds no motion yet.
+    """
+    believed = belief.motion
+    if believed is None:
+        raise RuntimeError("nothing is believed yet")
+    position, velocity = believed.state(motion_s)
+    placed = _placed(command, position, velocity, limits, rules, started_s)
+    if isinstance(placed, Violation):
+        return placed
+    arrivals = belief.arrivals(motion_s)
+    factor, over, best = 1.0, None, None
+    first_s, most = float(placed.times_s[0]), rules.slow_most
+    a_stream = first_s <= rules.late_s
+    if not a_stream:
+        # A single way may be given back the time by which its message may be late.
+        most += rules.late_s / first_s
+    while factor <= most:
+        candidate = slowed(placed, factor)
+        found = check_limits(candidate, limits)
+        if found.violation is not None:
+            return found.violation
+        if found.over is not None:
+            over = found.over
+            factor *= max(found.slower * _LEAST_SLOWING, _LEAST_SLOWING)
+            continue
+        motion = _from_here(candidate, position, velocity, motion_s)
+        firsts_s = _firsts_s(candidate, motion_s, rules)
+        joined = join(motion, believed, arrivals, limits, firsts_s)
+        if joined is not None and joined.share == 1.0:
+            return _whole(motion, joined, motion_s, limits), over
+        if joined is not None and (best is None or joined.share > best.share):
+            best = joined
+        if a_stream:
+            # It will say more soon; what is joined of it now need not be all.
+            break
+        factor *= _SLOWING_STEP
+        over = over or _late(joined)
+    if best is not None:
+        return _partly(best, limits, motion_s)
+    return over or _late(None)
+
+
+def _placed(
+    command: CommandedTrajectory,
+    position: Floats,
+    velocity: Floats,
+    limits: RobotLimits,
+    rules: JudgeRules,
+    started_s: float,
+) -> CheckedTrajectory | Violation:
+    if abs(started_s) > rules.command_age_s:
+        return Violation(
+            check="age",
+            detail=f"it starts {-started_s:+.3f} s from now by its stamp, "
+            f"limit {rules.command_age_s:g} s",
+        )
+    read = read_trajectory(command, limits, longest_s=rules.longest_command_s)
+    if isinstance(read, Violation):
+        return read
+    fresh = without_expired(
+        unwrapped(read, position, limits), elapsed_s=started_s, first_at_s=_NOW_S
+    )
+    if isinstance(fresh, Violation):
+        return fresh
+    shaped = with_slopes(fresh, position, velocity)
+    return check_jump(shaped, position, velocity, limits) or with_tail(shaped, limits)
+
+
+def _from_here(
+    trajectory: CheckedTrajectory, position: Floats, velocity: Floats, motion_s: float
+) -> JointMotion:
+    return JointMotion(
+        motion_s + np.concatenate([[0.0], trajectory.times_s]),
+        np.concatenate([position[None, :], trajectory.positions]),
+        np.concatenate([velocity[None, :], trajectory.velocities]),
+    )
+
+
+def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules) -> Floats:
+    """Where the controller's first point may lie: not before the command's own first point, and
+    not after its last, where it rests: it must not make the robot rest later than was commanded."""
+    soonest_s = max(rules.late_s + WAYS_S[0], float(trajectory.times_s[0]))
+    latest_s = max(soonest_s, float(trajectory.times_s[-1]))
+    later = [rules.late_s + way_s for way_s in WAYS_S]
+    between = [first_s for first_s in later if soonest_s < first_s < latest_s]
+    return motion_s + np.array(sorted({soonest_s, *between, latest_s}))
+
+
+def _whole(
+    motion: JointMotion, joined: Join, motion_s: float, limits: RobotLimits
+) -> CheckedTrajectory:
+    after = motion.times_s > joined.first_s + _APART_S
+    whole = CheckedTrajectory(
+        times_s=np.concatenate([[joined.first_s], motion.times_s[after]]) - motion_s,
+        positions=np.concatenate([joined.position[None, :], motion.positions[after]]),
+        velocities=np.concatenate([joined.velocity[None, :], motion.velocities[after]]),
+    )
+    # Joined at the command's very end, its own rest may lie too near to be a point of its own.
+    return whole if after.any() else with_tail(whole, limits)
+
+
+def _partly(
+    joined: Join, limits: RobotLimits, motion_s: float
+) -> tuple[CheckedTrajectory, Violation] | Violation:
+    """To a state on the way to the command, and to rest from there."""
+    trajectory = with_tail(
+        CheckedTrajectory(
+            times_s=np.array([joined.first_s - motion_s]),
+            positions=joined.position[None, :],
+            velocities=joined.velocity[None, :],
+        ),
+        limits,
+    )
+    found = check_limits(trajectory, limits)
+    return found.violation or found.over or (trajectory, _late(joined))
+
+
+def _late(joined: Join | None) -> Violation:
+    if joined is None:
+        return Violation(check="join", detail="no way there is within the limits if it comes late")
+    return Violation(
+        check="join",
+        detail=f"{joined.tightest}: {joined.share:.0%} of the change fits if it comes late",
+    )

@@ -1,0 +1,330 @@
+"""The safety controller's decisions, without ROS: commands, joint states and time in; motion out.
+
+The filter knows where the robot is commanded to be, because it evaluates what it forwarded exactly
+as the trajectory controller does; a hold brakes from there, never from the measured state.
+Whatever it forwards ends at rest, so that silence of every process of ours brings the robot to a
+stop. Whatever it forwards may also come late by `late_s` or not at all: one trajectory at a time is
+on its way, and the next one waits for its acknowledgement.
+
+This is not a certified safety function. A hardware stop is needed.
+"""
+
+from __future__ import annotations
+
+from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.safety.checks import (
+    CheckedTrajectory,
+    CommandedTrajectory,
+    Floats,
+    Violation,
+)
+from physis_ros.safety.command_judge import judged
+from physis_ros.safety.command_sources import CommandSources
+from physis_ros.safety.controller_handover import ControllerHandover
+from physis_ros.safety.joint_watch import JointWatch
+from physis_ros.safety.types import (
+    Instant,
+    Offered,
+    Question,
+    SafetyConfig,
+    SafetyCounts,
+    Tick,
+)
+from physis_ros.safety.verdict import FINE, Finding, ResetAnswer, StopLatch, Verdict, most_severe
+
+_NEAR_REST_S = 0.5
+
+
+class SafetyFilter:
+    """Not thread safe: one owner calls everything."""
+
+    def __init__(self, limits: RobotLimits, config: SafetyConfig) -> None:
+        self.limits = limits
+        self.config = config
+        self.counts = SafetyCounts()
+        self.joints = JointWatch(limits, timeout_s=config.joint_state_timeout_s)
+        self._sources = CommandSources(config.sources)
+        self._latch = StopLatch(config.reset_cooldown_s)
+        self.handover = ControllerHandover(limits, config)
+        self._enabled = config.enabled
+        self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
+        self._accepted_s: float | None = None
+        # When the last answer was a rejection, and of whose command.
+        self._rejected: tuple[str, float] | None = None
+        self._source = ""
+        self._blind = True
+        self._astray_since_s: float | None = None
+        self._verdict = Verdict.HOLD
+        self._brake_wanted = False
+
+    @property
+    def enabled(self) -> bool:
+        return self._enabled
+
+    @property
+    def latched(self) -> bool:
+        return self._latch.finding is not None
+
+    @property
+    def source(self) -> str:
+        """The source of the last accepted command; empty before the first."""
+        return self._source
+
+    def command_age_s(self, now: Instant) -> float | None:
+        """Since the last accepted command; None before the first."""
+        return None if self._accepted_s is None else now.steady_s - self._accepted_s
+
+    def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
+        """Where the controller is commanded to be now, [joints] each; None until joints were
+        seen."""
+        return self.handover.commanded(now.motion_s)
+
+    def offer(
+        self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
+    ) -> Offered:
+        """Judge a command from `source`. `started_s`: seconds since its own start time (0: it
+        starts now).
+
+        Raises:
+            KeyError: for a source that is not configured.
+        """
+        question = self.question(source, now)
+        if isinstance(question, Offered):
+            return question
+        judgement = judged(
+            command, question.belief, now.motion_s, self.limits, self.config, started_s=started_s
+        )
+        return self.answer(question, judgement, now)
+
+    def question(self, source: str, now: Instant) -> Question | Offered:
+        """The first third of `offer`: whether a command may be judged at all, and against what.
+
+        Judging (`command_judge.judged`) takes longest and needs nothing of the filter but this; so
+        it can go on beside the ticks.
+        """
+        holder = self._sources.may_speak(source, now.steady_s)
+        if holder:
+            self.counts.preempted += 1
+            return Offered(
+                forward=None,
+                finding=Finding(verdict=Verdict.OK, reason=f"{source}: pre-empted by {holder}"),
+            )
+        barred = self._barred(now)
+        if barred is not None or self.commanded(now) is None:
+            self.counts.rejected += 1
+            return Offered(
+                forward=None,
+                finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
+            )
+        if self.handover.in_flight:
+            # The source speaks; the next of its commands will find the way free.
+            self._sources.spoke(source, now.steady_s)
+            self.counts.waited += 1
+            return Offered(
+                forward=None,
+                finding=Finding(
+                    verdict=Verdict.OK, reason=f"{source}: the last command is still on its way"
+                ),
+            )
+        return Question(
+            source=source,
+            asked=now,
+            belief=self.handover.belief(),
+            changes=self.handover.changes,
+        )
+
+    def answer(
+        self,
+        question: Question,
+        judgement: tuple[CheckedTrajectory, Violation | None] | Violation,
+        now: Instant,
+    ) -> Offered:
+        """The last third of `offer`: take over what was judged, unless something happened since."""
+        source = question.source
+        if isinstance(judgement, Violation):
+            self.counts.rejected += 1
+            self._rejected = source, now.steady_s
+            self._last_answer = Finding(
+                verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
+            )
+            return Offered(forward=None, finding=self._last_answer)
+        barred = self._barred(now)
+        if barred is not None or question.changes != self.handover.changes:
+            self.counts.rejected += 1
+            return Offered(
+                forward=None,
+                finding=barred
+                or Finding(verdict=Verdict.OK, reason=f"{source}: overtaken by events"),
+            )
+        trajectory, limited = judgement
+        self._sources.spoke(source, now.steady_s)
+        self._source = source
+        self._accepted_s = now.steady_s
+        self.counts.accepted += 1
+        self._rejected = None
+        self._last_answer = FINE
+        if limited is not None:
+            self.counts.limited += 1
+            self._last_answer = Finding(
+                verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
+            )
+        self._brake_wanted = False
+        return Offered(
+            forward=self.handover.forward(
+                trajectory.times_s,
+                trajectory.positions,
+                trajectory.velocities,
+                question.asked.motion_s,
+                question.belief.arrivals(question.asked.motion_s),
+            ),
+            finding=self._last_answer,
+        )
+
+    def tick(self, now: Instant) -> Tick:
+        """Run the watchdogs; call at a fixed rate."""
+        sees = not self.joints.missing(now.steady_s)
+        self.handover.look(now.motion_s, self.joints, sees=sees)
+        finding = most_severe(self._findings(now))
+        if finding.verdict >= Verdict.HOLD > self._verdict or (
+            finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
+        ):
+            self.counts.trips += 1
+        self._verdict = finding.verdict
+        forward = None
+        if self._brake_wanted:
+            self._brake_wanted = False
+            forward = self.handover.brake(now.motion_s)
+        return Tick(finding=finding, forward=forward)
+
+    def estop(self, now: Instant, reason: str = "emergency stop was asked for") -> None:
+        """Latch STOP; the next tick brakes."""
+        if self._latch.trip(reason, now.steady_s):
+            self._brake_wanted = True
+            self._sources.silence_all()
+
+    def reset(self, now: Instant) -> ResetAnswer:
+        """Open the latch where the cause is gone, the robot rests and the cooldown is over."""
+        cause = self.joints.missing(now.steady_s) or self.joints.out_of_limits()
+        if not cause and now.motion_s < self.handover.end_s:
+            cause = "the robot is still braking"
+        answer = self._latch.reset(now.steady_s, present_cause=cause)
+        if answer.done:
+            self._wait_for_command("no command since the reset")
+            self._rest_where_measured_if_apart(now)
+        return answer
+
+    def enable(self, enabled: bool) -> None:
+        """A disabled filter brakes and refuses every command."""
+        if self._enabled and not enabled:
+            self._brake_wanted = True
+            self._sources.silence_all()
+        self._enabled = enabled
+        if enabled:
+            self._wait_for_command("no command since enabling")
+
+    def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
+        """The controller's clock moved by itself: what was forwarded is placed on the old time."""
+        self.joints.forget_stamps()
+        self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
+        self._brake_wanted = True
+        self._wait_for_command(f"ROS time jumped by {delta_s:+.3f} s")
+
+    def _wait_for_command(self, reason: str) -> None:
+        self._rejected = None
+        self._last_answer = Finding(verdict=Verdict.HOLD, reason=reason)
+
+    def _findings(self, now: Instant) -> list[Finding]:
+        findings: list[Finding] = []
+        blind = self.joints.missing(now.steady_s)
+        self._look(bool(blind), now)
+        if blind:
+            findings.append(Finding(verdict=Verdict.HOLD, reason=blind))
+        else:
+            self._check_obedience(now)
+        if self._latch.finding is not None:
+            findings.append(self._latch.finding)
+        unreachable = self.handover.unreachable()
+        if unreachable:
+            findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
+        if not self._enabled:
+            findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
+        findings.append(self._last_word(now))
+        age_s = self.command_age_s(now)
+        if age_s is not None and age_s > self.config.command_age_s:
+            findings.append(
+                Finding(
+                    verdict=Verdict.HOLD,
+                    reason=f"{self._source}: no command for {age_s:.1f} s, "
+                    f"limit {self.config.command_age_s:g} s",
+                )
+            )
+        return findings
+
+    def _last_word(self, now: Instant) -> Finding:
+        """The last answer; what was rejected long ago is no longer why the robot rests."""
+        if self._rejected is None:
+            return self._last_answer
+        source, rejected_s = self._rejected
+        silent_s = now.steady_s - rejected_s
+        if silent_s <= self.config.command_age_s:
+            return self._last_answer
+        return Finding(
+            verdict=Verdict.HOLD,
+            reason=f"{source}: no command for {silent_s:.1f} s, limit "
+            f"{self.config.command_age_s:g} s; the last word: {self._last_answer.reason}",
+        )
+
+    def _look(self, blind: bool, now: Instant) -> None:
+        """Joint states lost: to rest. Seen again: the robot may be anywhere by now."""
+        if blind and not self._blind:
+            # A controller from which nothing comes may well be late in taking things: a rest that
+            # is near by itself is better left alone.
+            self._brake_wanted = self.handover.end_s - now.motion_s > _NEAR_REST_S
+            self._sources.silence_all()
+        if self._blind and not blind:
+            self._rest_where_measured_if_apart(now)
+        self._blind = blind
+
+    def _check_obedience(self, now: Instant) -> None:
+        cause = self.joints.out_of_limits()
+        if cause:
+            self.estop(now, cause)
+            return
+        state = self.commanded(now)
+        astray = (
+            "" if state is None else self.joints.away_from(state[0], self.config.tracking_tolerance)
+        )
+        if not astray:
+            self._astray_since_s = None
+            return
+        if self._idle(now):
+            # Nothing of ours moves it: somebody else did, and may.
+            self._rest_where_measured_if_apart(now)
+            return
+        if self._astray_since_s is None:
+            self._astray_since_s = now.steady_s
+        elif now.steady_s - self._astray_since_s > self.config.tracking_time_s:
+            self.estop(now, astray)
+
+    def _idle(self, now: Instant) -> bool:
+        resting = now.motion_s > self.handover.end_s + 1.0
+        age_s = self.command_age_s(now)
+        return resting and (age_s is None or age_s > self.config.command_age_s)
+
+    def _rest_where_measured_if_apart(self, now: Instant) -> None:
+        """Take the measured state for the commanded one, only where they do not belong together."""
+        if not self.joints.complete:
+            return
+        state = self.commanded(now)
+        if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
+            self.handover.stand(self.joints.position, now.motion_s)
+        self._astray_since_s = None
+
+    def _barred(self, now: Instant) -> Finding | None:
+        """Why no command at all is taken now."""
+        if self._latch.finding is not None:
+            return self._latch.finding
+        if not self._enabled:
+            return Finding(verdict=Verdict.HOLD, reason="disabled")
+        reason = self.joints.missing(now.steady_s) or self.handover.unreachable()
+        return Finding(verdict=Verdict.HOLD, reason=reason) if reason else None

@@ -1,0 +1,146 @@
+"""Parameters of safety_node, with ranges and units; their values are in
+config/safety_node.param.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from physis_ros.node.parameters import param
+from physis_ros.robot.parameters import RobotParameters
+from physis_ros.safety.command_sources import Source
+from physis_ros.safety.types import SafetyConfig
+
+OUTPUTS = ("trajectory", "position")
+STARTS = ("stamped", "immediate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyParameters(RobotParameters):
+    rate_hz: float = param(
+        200.0, description="Rate of the safety loop", unit="Hz", minimum=10.0, maximum=1000.0
+    )
+    output: str = param(
+        "trajectory",
+        description="trajectory for a joint_trajectory_controller (ends in a braking tail), "
+        "position for a forward_position_controller (no tail without this process)",
+        choices=OUTPUTS,
+    )
+    forward_start: str = param(
+        "stamped",
+        description="stamped: every point has its exact time (clocks must agree); "
+        "immediate: stamp 0, time counts from arrival",
+        choices=STARTS,
+    )
+    late_s: float = param(
+        0.2,
+        description="A forwarded trajectory may be taken so late without passing a limit; not "
+        "acknowledged by then, it counts as lost. Its first point lies a little further ahead, so "
+        "a command must reach further than this",
+        unit="s",
+        minimum=0.02,
+        maximum=0.5,
+    )
+    joint_state_timeout_s: float = param(
+        0.1,
+        description="Older joint states make it brake and hold",
+        unit="s",
+        minimum=0.005,
+        maximum=10.0,
+    )
+    command_age_s: float = param(
+        0.5,
+        description="Without a command for so long the verdict is HOLD; also the largest "
+        "distance of a command's stamp from now",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    longest_command_s: float = param(
+        30.0, description="Longest accepted trajectory", unit="s", minimum=0.1, maximum=3600.0
+    )
+    slow_most: float = param(
+        1.2,
+        description="A command that is too fast is stretched by at most this factor",
+        minimum=1.0,
+        maximum=10.0,
+    )
+    tracking_tolerance: float = param(
+        0.35,
+        description="Measured joint further from the commanded state means STOP",
+        unit="rad",
+        minimum=0.001,
+        maximum=10.0,
+    )
+    tracking_time_s: float = param(
+        0.25,
+        description="tracking_tolerance must be passed for so long",
+        unit="s",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    reset_cooldown_s: float = param(
+        1.0,
+        description="A reset is refused so long after the last cause of a STOP",
+        unit="s",
+        minimum=0.0,
+        maximum=600.0,
+    )
+    enabled_at_start: bool = param(True, description="False: commands pass only after ~/enable")
+    model_timeout_s: float = param(
+        0.5,
+        description="The model no longer holds the robot after so long a silence",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    teleop_timeout_s: float = param(
+        0.5,
+        description="A teleoperator no longer holds the robot after so long a silence",
+        unit="s",
+        minimum=0.01,
+        maximum=60.0,
+    )
+    realtime_priority: int = param(
+        50, description="SCHED_FIFO priority that is asked for; 0: none", minimum=0, maximum=98
+    )
+    status_hz: float = param(
+        20.0,
+        description="Rate of safety_status and safety/heartbeat; a change is published at once",
+        unit="Hz",
+        minimum=0.1,
+        maximum=200.0,
+    )
+    commanded_hz: float = param(
+        50.0,
+        description="Rate of safety/commanded_state",
+        unit="Hz",
+        minimum=1.0,
+        maximum=1000.0,
+    )
+    jitter_window: int = param(
+        12000,
+        description="Ticks in the sliding window of loop jitter",
+        minimum=10,
+        maximum=10000000,
+    )
+
+    def filter(self) -> SafetyConfig:
+        return SafetyConfig(
+            # A point for a forward position controller is in force at once; nothing acknowledges
+            # it.
+            late_s=self.late_s if self.output == "trajectory" else 0.0,
+            acknowledged=self.output == "trajectory",
+            joint_state_timeout_s=self.joint_state_timeout_s,
+            command_age_s=self.command_age_s,
+            longest_command_s=self.longest_command_s,
+            slow_most=self.slow_most,
+            tracking_tolerance=self.tracking_tolerance,
+            tracking_time_s=self.tracking_time_s,
+            reset_cooldown_s=self.reset_cooldown_s,
+            enabled=self.enabled_at_start,
+            sources={
+                "teleop": Source(priority=10, timeout_s=self.teleop_timeout_s),
+                "model": Source(priority=0, timeout_s=self.model_timeout_s),
+            },
+        )

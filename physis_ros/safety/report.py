@@ -1,0 +1,112 @@
+"""What safety_node says of itself: safety_status and /diagnostics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from physis_core.types import Percentiles
+from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
+from physis_ros.node.fixed_rate import FixedRateThread
+from physis_ros.safety.filter import SafetyFilter
+from physis_ros.safety.output import SafetyOutput, StatusNow
+from physis_ros.safety.verdict import Finding, Verdict
+
+_LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
+# Percentiles over a long window take a while; a reader of the status does not need them oftener.
+_JITTER_EVERY_S = 1.0
+
+
+class SafetyReport:
+    """`realtime` and `memory` are empty where granted, else why not."""
+
+    def __init__(self) -> None:
+        self.realtime = ""
+        self.memory = ""
+        self._jitter: Percentiles | None = None
+        self._jitter_s = 0.0
+
+    def status(
+        self,
+        judge: SafetyFilter,
+        finding: Finding,
+        command_age_ms: float,
+        loop: FixedRateThread | None,
+    ) -> StatusNow:
+        counts = judge.counts
+        return StatusNow(
+            fields={
+                "verdict": int(finding.verdict),
+                "reason": finding.reason,
+                "latched": judge.latched,
+                "enabled": judge.enabled,
+                "source": judge.source,
+                "accepted": counts.accepted,
+                "limited": counts.limited,
+                "rejected": counts.rejected,
+                "trips": counts.trips,
+                "command_age_ms": command_age_ms,
+                "realtime": not self.realtime,
+            },
+            jitter_ms=None if loop is None else self._jitter_of(loop),
+            lost_ticks=0 if loop is None else loop.timing.lost,
+        )
+
+    def diagnoses(
+        self,
+        judge: SafetyFilter,
+        finding: Finding,
+        loop: FixedRateThread,
+        output: SafetyOutput,
+    ) -> Sequence[Diagnosis]:
+        jitter, counts, way = self._jitter_of(loop), judge.counts, output.way_ms()
+        granted = not self.realtime and not self.memory
+        return (
+            Diagnosis(
+                part="verdict",
+                level=_LEVELS[finding.verdict],
+                message=f"{finding.verdict.name}: {finding.reason}".rstrip(": "),
+                values={
+                    "certified": "no: keep a hardware emergency stop",
+                    "latched": judge.latched,
+                    "enabled": judge.enabled,
+                    "source": judge.source,
+                    "accepted": counts.accepted,
+                    "limited": counts.limited,
+                    "rejected": counts.rejected,
+                    "pre-empted": counts.preempted,
+                    "waited for an acknowledgement": counts.waited,
+                    "trips": counts.trips,
+                },
+            ),
+            Diagnosis(
+                part="handover",
+                level=WARN if judge.handover.unreachable() else OK,
+                message=judge.handover.unreachable(),
+                values={
+                    "acknowledged after [ms]": f"p50 {way.p50:.1f}, p99 {way.p99:.1f}, "
+                    f"max {way.max:.1f}, n {way.n}",
+                    "harmless up to [ms]": f"{1e3 * judge.config.late_s:.0f}",
+                    "not acknowledged in time": judge.handover.lost,
+                },
+            ),
+            Diagnosis(
+                part="loop",
+                level=OK if granted else WARN,
+                message="; ".join(filter(None, (self.realtime, self.memory)))
+                or "real-time priority granted, memory locked",
+                values={
+                    "period [ms]": f"{1e3 * loop.timing.period_s:g}",
+                    "jitter [ms]": f"p50 {jitter.p50:.3f}, p99 {jitter.p99:.3f}, "
+                    f"p99.9 {jitter.p999:.3f}, max {jitter.max:.3f}, n {jitter.n}",
+                    "ticks": loop.timing.ticks,
+                    "lost ticks": loop.timing.lost,
+                },
+            ),
+        )
+
+    def _jitter_of(self, loop: FixedRateThread) -> Percentiles:
+        now_s = time.monotonic()
+        if self._jitter is None or now_s - self._jitter_s > _JITTER_EVERY_S:
+            self._jitter, self._jitter_s = loop.timing.jitter_ms(), now_s
+        return self._jitter

@@ -1,0 +1,295 @@
+"""safety_node: judges every trajectory for the robot, and brakes when anything is missing.
+
+In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`.
+Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
+     `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
+Services: `~/estop`, `~/reset`, `~/enable`.
+
+THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
+late. Keep a hardware emergency stop within reach, and the robot's own limits configured.
+
+Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that
+a trajectory controller brings the robot to rest even when this process is gone. A forward position
+controller cannot do that: without this process it holds its last point at once.
+
+Threads: the loop and the sender (safety_output) have threads of their own, and so has what can be
+worked out before the next command is there; ROS callbacks run on the executor's. All of them share
+one filter (physis_ros.safety.guarded_filter). The loop's thread never speaks
+with the middleware: what it has to send or to log it leaves to the sender. All threads have
+real-time priority where it was granted.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
+from sensor_msgs.msg import JointState
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+
+from physis_core.types import UserError
+from physis_ros.node.asked_thread import AskedThread
+from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
+from physis_ros.node.fixed_rate import FixedRateThread
+from physis_ros.node.interfaces import (
+    ENABLE,
+    ESTOP,
+    JOINT_STATES,
+    RESET,
+    SAFETY_COMMAND_IN,
+    SAFETY_TELEOP_IN,
+)
+from physis_ros.node.realtime import ask_realtime, lock_memory
+from physis_ros.robot.trajectory_messages import from_trajectory, nanoseconds
+from physis_ros.safety.filter import SafetyFilter
+from physis_ros.safety.guarded_filter import GuardedFilter
+from physis_ros.safety.output import SafetyOutput, StatusNow
+from physis_ros.safety.parameters import SafetyParameters
+from physis_ros.safety.report import SafetyReport
+from physis_ros.safety.types import Instant
+from physis_ros.safety.verdict import Finding, Verdict
+
+_SWITCH_S = 5e-4
+
+
+class SafetyNode(PhysisNode[SafetyParameters]):
+    def __init__(self) -> None:
+        super().__init__("safety_node", SafetyParameters)
+        self._guard: GuardedFilter | None = None
+        self._output: SafetyOutput | None = None
+        self._report = SafetyReport()
+        self._loop: FixedRateThread | None = None
+        self._ahead: AskedThread | None = None
+        self._subscriptions_made: list[Any] = []
+        self._services_made: list[Any] = []
+        self._timers_made: list[Any] = []
+        self._simulated = bool(self.get_parameter("use_sim_time").value)
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        p = self.params
+        limits = p.limits()
+        output = SafetyOutput(
+            self,
+            limits.names,
+            positions=p.output == "position",
+            stamped=p.forward_start == "stamped",
+            simulated=self._simulated,
+            late_s=p.late_s,
+            acknowledged=self._on_acknowledged,
+            failed=lambda error: self._fail("sender", error),
+        )
+        self._output = output
+        self._guard = GuardedFilter(
+            SafetyFilter(limits, p.filter()),
+            now=lambda: self._instant_of(*self.both_clocks()),
+            forward=output.forward,
+            position=output.position,
+            changed=self._on_change,
+        )
+        self._subscriptions_made = [
+            self.subscribe(JOINT_STATES, self._on_joints),
+            self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
+            self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
+        ]
+        self._services_made = [
+            self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
+            self.create_service(RESET.type, RESET.name, self._on_reset),
+            self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
+        ]
+        self._report.realtime = "realtime_priority is 0"
+        if p.realtime_priority > 0:
+            self._report.realtime = ask_realtime(p.realtime_priority)
+            self._report.memory = lock_memory()
+            for refused in filter(None, (self._report.realtime, self._report.memory)):
+                self.get_logger().warning(refused)
+        self.get_logger().info(
+            "not a certified safety function: keep a hardware emergency stop within reach"
+        )
+
+    def activate(self) -> None:
+        guard, output, p = self._guard, self._output, self.params
+        assert guard is not None and output is not None
+        self._loop = FixedRateThread(
+            "safety",
+            guard.tick,
+            lambda error: self._fail("loop", error),
+            period_s=1.0 / p.rate_hz,
+            window=p.jitter_window,
+        )
+        self._ahead = AskedThread(
+            "ahead", guard.look_ahead, lambda error: self._fail("ahead", error)
+        )
+        self._timers_made = [
+            self.steady_timer(1.0 / p.status_hz, self._beat),
+            self.steady_timer(1.0 / p.commanded_hz, self._tell_commanded),
+        ]
+        # The loop must not wait longer than this for a callback that computes.
+        sys.setswitchinterval(_SWITCH_S)
+        # What start-up made stays; a collector that walks through it would cost a tick.
+        gc.collect()
+        gc.freeze()
+        output.start()
+        self._ahead.start()
+        self._loop.start()
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = super().on_activate(state)
+        if done == TransitionCallbackReturn.SUCCESS:
+            # Publishers speak from here on; whoever waits for this node learns at once that it is
+            # there.
+            self._beat()
+        return done
+
+    def deactivate(self) -> None:
+        for timer in self._timers_made:
+            self.destroy_timer(timer)
+        self._timers_made = []
+        if self._loop is not None:
+            self._loop.stop()
+            self._loop = None
+        if self._guard is not None and self._output is not None:
+            self._guard.enable(False)
+            self._guard.enable(self.params.enabled_at_start)
+            self._output.stop()
+        # The sender asked it.
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+
+    def cleanup(self) -> None:
+        for subscription in self._subscriptions_made:
+            self.destroy_subscription(subscription)
+        for service in self._services_made:
+            self.destroy_service(service)
+        self._subscriptions_made, self._services_made = [], []
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+        self._guard = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        # Without simulated time the controller's progress is counted on the steady clock.
+        if self._guard is not None:
+            self._guard.clock_jumped(delta_s, motion_jumped=self._simulated)
+
+    def _fail(self, part: str, error: Exception) -> None:
+        """An error there ends the process: nothing is safe without it."""
+        self.request_exit(EXIT_FAULT, f"safety {part}: {type(error).__name__}: {error}")
+
+    # Input -------------------------------------------------------------------------------------
+
+    def _on_joints(self, message: JointState) -> None:
+        if self._guard is not None:
+            stamp_ns = nanoseconds(message.header.stamp)
+            self._guard.joints(message.name, message.position, message.velocity, stamp_ns=stamp_ns)
+
+    def _on_command(self, message: JointTrajectory, source: str) -> None:
+        if self._guard is None or not self.active:
+            return
+        stamp_ns = nanoseconds(message.header.stamp)
+        steady_s, now_ns = self.both_clocks()
+        offered = self._guard.command(
+            from_trajectory(message),
+            source,
+            self._instant_of(steady_s, now_ns),
+            started_s=(now_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0,
+        )
+        if offered.finding.verdict >= Verdict.HOLD:
+            self.get_logger().warning(offered.finding.reason, throttle_duration_sec=1.0)
+
+    def _on_acknowledged(self) -> None:
+        if self._guard is not None:
+            self._guard.acknowledged()
+        if self._ahead is not None:
+            self._ahead.ask()
+
+    def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._guard is None:
+            return _not_configured(response)
+        self._guard.estop()
+        response.success, response.message = True, "STOP is latched; ~/reset opens it"
+        return response
+
+    def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        if self._guard is None:
+            return _not_configured(response)
+        answer = self._guard.reset()
+        response.success, response.message = answer.done, answer.reason
+        return response
+
+    def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        if self._guard is None:
+            return _not_configured(response)
+        self._guard.enable(bool(request.data))
+        response.success = True
+        response.message = "enabled" if request.data else "disabled; braking"
+        return response
+
+    def _instant_of(self, steady_s: float, ros_ns: int) -> Instant:
+        motion_s = ros_ns * 1e-9 if self._simulated else steady_s
+        return Instant(steady_s=steady_s, motion_s=motion_s)
+
+    # Telling -----------------------------------------------------------------------------------
+
+    def _on_change(self, finding: Finding) -> None:
+        """On the loop's thread: the sender logs and publishes."""
+        if self._output is not None:
+            self._output.do(lambda: self._log_change(finding))
+            self._output.status(self._status)
+
+    def _log_change(self, finding: Finding) -> None:
+        line = f"{finding.verdict.name}: {finding.reason}" if finding.reason else "OK"
+        if finding.verdict >= Verdict.HOLD:
+            self.get_logger().warning(line)
+        else:
+            self.get_logger().info(line)
+
+    def _beat(self) -> None:
+        if self._guard is None or self._output is None:
+            return
+        self._guard.listened_to(self._output.heard)
+        self._output.status(self._status)
+        self._output.heartbeat()
+
+    def _tell_commanded(self) -> None:
+        if self._guard is None or self._output is None:
+            return
+        state = self._guard.commanded()
+        if state is not None:
+            self._output.commanded(state)
+
+    def _status(self) -> StatusNow | None:
+        guard = self._guard
+        if guard is None:
+            return None
+        age_s = guard.command_age_s()
+        age_ms = math.nan if age_s is None else age_s * 1e3
+        return self._report.status(guard.judge, guard.finding, age_ms, self._loop)
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        guard = self._guard
+        if guard is None or self._loop is None or self._output is None:
+            return ()
+        return self._report.diagnoses(guard.judge, guard.finding, self._loop, self._output)
+
+    def validate_parameters(self, new: SafetyParameters) -> None:
+        if new.joint_state_timeout_s < 1.0 / new.rate_hz:
+            raise UserError(
+                "joint_state_timeout_s", new.joint_state_timeout_s, "below one period of rate_hz"
+            )
+
+
+def _not_configured(response: Any) -> Any:
+    response.success, response.message = False, "not configured"
+    return response
+
+
+if __name__ == "__main__":
+    sys.exit(main(SafetyNode))

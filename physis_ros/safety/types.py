@@ -1,0 +1,113 @@
+"""The nouns of the safety filter: its configuration, its two clocks, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from physis_core.types import UserError
+from physis_ros.safety.checks import Floats
+from physis_ros.safety.command_sources import Source
+from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.verdict import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """Now, on the two clocks that matter: `steady_s` for every watchdog, `motion_s` for the
+    controller's
+    progress along a trajectory (ROS time where it is simulated, the steady clock elsewhere)."""
+
+    steady_s: float
+    motion_s: float
+
+
+def _default_sources() -> Mapping[str, Source]:
+    return {
+        "teleop": Source(priority=10, timeout_s=0.5),
+        "model": Source(priority=0, timeout_s=0.5),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafetyConfig:
+    """`late_s`: a forwarded trajectory may be taken by the controller so long after it was judged
+    without passing a limit; one that is not acknowledged by then counts as lost. `acknowledged`:
+    False where forwarding needs no acknowledgement. `slow_most`: a command that is too fast is
+    stretched by at most this factor."""
+
+    late_s: float = 0.2
+    acknowledged: bool = True
+    joint_state_timeout_s: float = 0.1
+    command_age_s: float = 0.5
+    longest_command_s: float = 30.0
+    slow_most: float = 1.2
+    tracking_tolerance: float = 0.35
+    tracking_time_s: float = 0.25
+    reset_cooldown_s: float = 1.0
+    enabled: bool = True
+    sources: Mapping[str, Source] = field(default_factory=_default_sources)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "joint_state_timeout_s",
+            "command_age_s",
+            "longest_command_s",
+            "tracking_tolerance",
+        ):
+            value = getattr(self, name)
+            if not value > 0.0:
+                raise UserError(name, value, "must be above 0")
+        if not 0.0 <= self.late_s <= 1.0:
+            raise UserError("late_s", self.late_s, "must be between 0 and 1")
+        if not self.slow_most >= 1.0:
+            raise UserError("slow_most", self.slow_most, "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Forward:
+    """What goes to the robot: times [N] from `at_s` of the controller's clock, positions and
+    velocities [N, joints]; ends at rest."""
+
+    at_s: float
+    times_s: Floats
+    positions: Floats
+    velocities: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Answer to a command. `forward` is None where it was refused; `reason` says why, or what was
+    done."""
+
+    forward: Forward | None
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """A command may be judged: against `belief`, at the instant `asked`. `changes` tells
+    whether that still holds when the judgement is there."""
+
+    source: str
+    asked: Instant
+    belief: ControllerBelief
+    changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The verdict of one tick, and a braking motion where this tick has to begin one."""
+
+    finding: Finding
+    forward: Forward | None
+
+
+@dataclass(slots=True)
+class SafetyCounts:
+    accepted: int = 0
+    limited: int = 0
+    rejected: int = 0
+    preempted: int = 0
+    waited: int = 0
+    trips: int = 0

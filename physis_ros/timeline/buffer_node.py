@@ -1,0 +1,318 @@
+"""buffer_node: ActionChunk in, JointTrajectory windows out, and every number of the stream.
+
+In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states`
+     (only to begin, where no safety node says so), `observation` (counted, never read).
+Out: `safety/command_in`, `stream_status`, /diagnostics.
+
+A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at
+least `lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the
+very point that is being played. Threads: everything runs on the executor's one thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sensor_msgs.msg import JointState
+
+from physis_core.types import UserError
+from physis_ros.msg import ActionChunk, StreamStatus
+from physis_ros.node.base import Diagnosis, PhysisNode, main
+from physis_ros.node.interfaces import (
+    JOINT_STATES,
+    OBSERVATION,
+    SAFETY_COMMAND_IN,
+    SAFETY_COMMANDED_STATE,
+    STREAM_STATUS,
+    action_chunk,
+)
+from physis_ros.observation.joint_messages import whole_state
+from physis_ros.robot.trajectory_messages import TrajectoryWriter, from_chunk, nanoseconds
+from physis_ros.timeline.chunk_timeline import ChunkTimeline
+from physis_ros.timeline.parameters import BufferParameters
+from physis_ros.timeline.report import BufferCounts, BufferNow
+from physis_ros.timeline.robot_place import RobotPlace
+from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures
+from physis_ros.timeline.stream_reason import StreamReason
+from physis_ros.timeline.stream_record import StreamRecord
+from physis_ros.timeline.types import AcceptedChunk, PlayedPoint
+
+# By use_sim_time: a /clock comes in steps, to each process at a moment of its own.
+_CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
+
+
+class BufferNode(PhysisNode[BufferParameters]):
+    def __init__(self) -> None:
+        super().__init__("buffer_node", BufferParameters)
+        self._timeline: ChunkTimeline | None = None
+        self._record: StreamRecord | None = None
+        self._handles: list[Any] = []
+        self._timers_made: list[Any] = []
+        self._reset_state()
+
+    def _reset_state(self) -> None:
+        self._figures: StreamFigures | None = None
+        self._waiting: ChunkStamps | None = None
+        self._state = StreamStatus.STARTING
+        # A refusal stays the reason until the next chunk is overdue.
+        self._why = StreamReason(recent_s=self.params.deadline_s)
+        self._stream_id = ""
+        self._counts = BufferCounts()
+        self._handed_off_s = 0.0
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        p = self.params
+        limits = p.limits()
+        self._reset_state()
+        self._timeline = ChunkTimeline(
+            limits.scaled(velocity=p.velocity_share, acceleration=p.acceleration_share),
+            p.timeline(),
+        )
+        self._figures = StreamFigures(
+            window=p.window_chunks,
+            servo_window=p.window_servo,
+            rate_window_s=p.rate_window_s,
+            clock_slack_s=_CLOCK_SLACK_S[bool(self.get_parameter("use_sim_time").value)],
+        )
+        self._place = RobotPlace(limits.names)
+        self._writer = TrajectoryWriter(limits.names)
+        if p.record_path:
+            self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
+        self._windows = self.publisher(SAFETY_COMMAND_IN)
+        self._status = self.publisher(STREAM_STATUS)
+        chunks = action_chunk(p.deadline_s, p.lease_s)
+        self._handles = [
+            self._windows,
+            self._status,
+            self.subscribe(
+                chunks, self._on_chunk, deadline=self._on_deadline, liveliness=self._on_liveliness
+            ),
+            self.subscribe(SAFETY_COMMANDED_STATE, self._on_commanded),
+            self.subscribe(JOINT_STATES, self._on_joints),
+            # Raw: an observation is counted here, not read.
+            self.subscribe(OBSERVATION, self._on_observation, raw=True),
+        ]
+
+    def activate(self) -> None:
+        self._place.begin(self.steady_s())
+        self._timers_made = [
+            self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
+            self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
+        ]
+        # What start-up made stays; a collector that walks through it would cost the servo tick.
+        gc.collect()
+        gc.freeze()
+
+    def deactivate(self) -> None:
+        for timer in self._timers_made:
+            self.destroy_timer(timer)
+        self._timers_made = []
+
+    def cleanup(self) -> None:
+        for handle in self._handles:
+            if hasattr(handle, "publish"):
+                self.destroy_publisher(handle)
+            else:
+                self.destroy_subscription(handle)
+        self._handles = []
+        if self._record is not None:
+            self._record.close()
+            self._record = None
+        self._timeline = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        if self._timeline is None or self._figures is None:
+            return
+        self._timeline.clear(self.now_ns())
+        self._figures.clear()
+        self._waiting = None
+        self._place.begin(self.steady_s())
+        self._why.emptied(
+            f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations", self.steady_s()
+        )
+
+    # Input -------------------------------------------------------------------------------------
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        timeline, figures = self._timeline, self._figures
+        wanted = self.params.stream_id
+        if not self.active or timeline is None or figures is None:
+            return
+        if wanted and message.stream_id != wanted:
+            return
+        now_ns, now_s = self.now_ns(), self.steady_s()
+        chunk, stamps = from_chunk(message)
+        self._stream_id = message.stream_id
+        if stamps.missed:
+            figures.missed()
+        outcome = timeline.offer(chunk, now_ns)
+        if isinstance(outcome, AcceptedChunk):
+            if self._waiting is not None and self._record is not None:
+                self._record.chunk(self._waiting, now_s, handoff_ns=0, accepted=True)
+            self._waiting = stamps
+            self._why.accepted(now_s)
+            figures.chunk(stamps, now_s)
+            if now_s - self._handed_off_s >= 1.0 / self.params.servo_hz:
+                # At once, not at the next tick: waiting would only age the action. In a burst of
+                # chunks the next tick hands off the newest.
+                self._hand_off(timeline, figures, stamps)
+            return
+        self._counts.dropped += 1
+        self._why.refused(outcome.reason, now_s)
+        if self._record is not None:
+            self._record.chunk(stamps, now_s, handoff_ns=0, accepted=False)
+        self.get_logger().warning(outcome.reason, throttle_duration_sec=1.0)
+
+    def _on_observation(self, _serialized: bytes) -> None:
+        if self._figures is not None:
+            self._figures.observation(self.steady_s())
+
+    def _on_deadline(self, event: Any) -> None:
+        self._counts.deadline_events += int(event.total_count_change)
+
+    def _on_liveliness(self, event: Any) -> None:
+        if event.not_alive_count_change > 0 or event.alive_count_change < 0:
+            self._counts.liveliness_events += 1
+        if event.alive_count == 0 and self._timeline is not None:
+            # The next writer is another engine process, whatever epoch it begins with.
+            self._timeline.forget_epoch()
+
+    def _on_joints(self, message: JointState) -> None:
+        self._place.measured(message.name, message.position)
+
+    def _on_commanded(self, message: JointState) -> None:
+        """Follow where the safety node really commands the robot, if that is not our plan."""
+        timeline = self._timeline
+        if not self.active or timeline is None:
+            return
+        stamp_ns, now_ns = nanoseconds(message.header.stamp), self.now_ns()
+        try:
+            state = whole_state(message, timeline.limits.names)
+        except UserError as error:
+            self.get_logger().error(f"commanded state: {error}", throttle_duration_sec=1.0)
+            return
+        if state is None:
+            return
+        position, velocity = state
+        self._place.commanded()
+        if timeline.started:
+            planned = timeline.point(min(stamp_ns, now_ns))
+            if not self._place.another_motion(
+                planned.position, planned.velocity, position, velocity
+            ):
+                return
+            self._counts.rebases += 1
+        self._place.rebased()
+        behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
+        begins_at = position + behind_s * velocity
+        if not timeline.rebase(begins_at, velocity, now_ns, keep_newest=True):
+            self._waiting = None
+        elif self._waiting is None:
+            # The robot still plays the window of the motion that it does not follow.
+            self._publish_window(timeline)
+
+    # Work --------------------------------------------------------------------------------------
+
+    def _servo_tick(self) -> None:
+        timeline, figures = self._timeline, self._figures
+        if timeline is None or figures is None:
+            return
+        now_ns, now_s = self.now_ns(), self.steady_s()
+        if not timeline.started:
+            measured = self._place.to_begin_from(now_s)
+            if measured is None:
+                return
+            timeline.rebase(measured, np.zeros_like(measured), now_ns)
+        if self._waiting is not None:
+            self._hand_off(timeline, figures, self._waiting)
+        point = timeline.point(now_ns)
+        self._account(point, figures, now_s)
+        if self._record is not None:
+            self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
+
+    def _account(self, point: PlayedPoint, figures: StreamFigures, now_s: float) -> None:
+        if self.standstill():
+            # A point is valid at the instant at which time stands, and nobody plays it.
+            if self._state == StreamStatus.PLAYING:
+                self._state = StreamStatus.UNDERRUN
+        elif point.valid:
+            self._state = StreamStatus.PLAYING
+            figures.played(point.age_s, now_s)
+        elif self._state != StreamStatus.STARTING:
+            self._state = StreamStatus.UNDERRUN
+            figures.underrun()
+
+    def _hand_off(
+        self, timeline: ChunkTimeline, figures: StreamFigures, stamps: ChunkStamps
+    ) -> None:
+        self._waiting = None
+        self._handed_off_s = self.steady_s()
+        self._publish_window(timeline)
+        handoff_ns = self.now_ns()
+        figures.handed_off(stamps, handoff_ns)
+        if self._record is not None:
+            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
+
+    def _publish_window(self, timeline: ChunkTimeline) -> None:
+        start_ns = self.now_ns()
+        window = timeline.window(start_ns)
+        self._windows.publish(
+            self._writer.write(
+                window.times_s,
+                window.positions,
+                window.velocities,
+                start_ns=start_ns if self.params.window_start == "stamped" else 0,
+            )
+        )
+
+    # Output ------------------------------------------------------------------------------------
+
+    def _reason(self) -> str:
+        if self._state == StreamStatus.PLAYING:
+            return ""
+        if standstill := self.standstill():
+            return standstill
+        if self._timeline is None or not self._timeline.started:
+            return "waiting for safety/commanded_state or joint_states"
+        return self._why.line(self.steady_s())
+
+    def _now(self) -> BufferNow | None:
+        if self._timeline is None or self._figures is None:
+            return None
+        return BufferNow(
+            timeline=self._timeline,
+            figures=self._figures,
+            counts=self._counts,
+            stream_id=self._stream_id,
+            state=self._state,
+            reason=self._reason(),
+            now_ns=self.now_ns(),
+            now_s=self.steady_s(),
+        )
+
+    def _publish_status(self) -> None:
+        now = self._now()
+        if now is None:
+            return
+        message = now.status()
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._status.publish(message)
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        now = self._now()
+        return () if now is None else (now.diagnosis(),)
+
+    def validate_parameters(self, new: BufferParameters) -> None:
+        if new.lead_s < 1.0 / new.servo_hz:
+            raise UserError("lead_s", new.lead_s, f"below one servo period at {new.servo_hz:g} Hz")
+
+
+if __name__ == "__main__":
+    sys.exit(main(BufferNode))

@@ -1,0 +1,70 @@
+"""Where the robot is, for the plan: where it is commanded to be, else where it is measured.
+
+Pure; times are steady seconds, arrays [joints] in the order of `names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from physis_ros.timeline.timed_chunk import Floats
+
+# Without a safety node nobody says where the robot is commanded to be; measured is the next best.
+_COMMANDED_WAIT_S = 1.0
+# The plan and the commanded state differ by the way of a message; more, for so long, is another
+# motion.
+_APART_RAD = 0.02
+_APART_S = 0.08
+_APART_TIMES = 3
+
+
+class RobotPlace:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._index = {name: index for index, name in enumerate(names)}
+        self._measured = np.full(len(names), np.nan)
+        self._since_s = 0.0
+        self._commanded_heard = False
+        self._apart = 0
+
+    def begin(self, now_s: float) -> None:
+        """From now on the commanded state is waited for."""
+        self._since_s = now_s
+
+    def measured(self, names: Sequence[str], positions: Sequence[float]) -> None:
+        """Take over what a message says of our joints, in any order."""
+        for name, position in zip(names, positions):
+            index = self._index.get(name)
+            if index is not None:
+                self._measured[index] = position
+
+    def commanded(self) -> None:
+        """Somebody says where the robot is commanded to be; what is measured counts no more."""
+        self._commanded_heard = True
+
+    def to_begin_from(self, now_s: float) -> Floats | None:
+        """The measured position, where nobody says where the robot is commanded to be."""
+        waited = now_s - self._since_s > _COMMANDED_WAIT_S
+        if self._commanded_heard or not waited or not np.isfinite(self._measured).all():
+            return None
+        return self._measured.copy()
+
+    def rebased(self) -> None:
+        """The plan begins at the commanded state."""
+        self._apart = 0
+
+    def another_motion(
+        self,
+        planned: Floats,
+        planned_velocity: Floats,
+        commanded: Floats,
+        commanded_velocity: Floats,
+    ) -> bool:
+        """Compare both at one instant; True once they have been apart several times in a row."""
+        apart = np.abs(planned - commanded)
+        allowed = _APART_RAD + _APART_S * np.maximum(
+            np.abs(commanded_velocity), np.abs(planned_velocity)
+        )
+        self._apart = 0 if bool((apart <= allowed).all()) else self._apart + 1
+        return self._apart >= _APART_TIMES

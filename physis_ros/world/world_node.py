@@ -1,0 +1,257 @@
+"""Commanded actions in, frames out: the world model as a ROS node, for a simulator's loop.
+
+For each world: `<namespace>/joint_trajectory_controller/joint_trajectory` in (free-running), and
+`<namespace>/world/frame`, `world/frame/compressed`, `world/camera_info` out, each stamped with the
+instant that it depicts. Services `world/reset` (a first frame and its joints) and `world/step`
+(lockstep: one chunk of actions, and its frames back) name the world by its `stream_id`. Nothing
+leaves a world before its first reset. Several worlds are streams of one engine.
+
+A checkpoint or parameter that does not fit ends the process with exit code 2 (with `autostart`), or
+leaves the node unconfigured. A stream that fails ends it with exit code 1.
+
+Threads: ROS callbacks on the executor; chunks and events on the engine's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from physis_core.engine.engine import Engine, EngineEvent
+from physis_core.engine.stream import StreamConfig, StreamFigures
+from physis_core.model.loading import ModelRef
+from physis_core.model.tiny.autoencoder import Autoencoder
+from physis_core.model.tiny.world_file import load_frame_coder, read_world_config
+from physis_core.types import Array, FinishedChunk, Refused, UserError
+from physis_ros.engine.checkpoint_file import checkpoint_path
+from physis_ros.engine.life import (
+    check_stream_names,
+    destroy_handlers,
+    let_engine_threads_run,
+    start_engine,
+)
+from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
+from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
+from physis_ros.node.time_messages import ns_to_time, time_to_ns
+from physis_ros.srv import ResetWorld, StepWorld
+from physis_ros.world.codec import (
+    WorldContract,
+    check_rate,
+    checked_first_frame,
+    start_positions,
+    step_actions,
+)
+from physis_ros.world.parameters import FREE, LOCKSTEP, WorldParameters
+from physis_ros.world.stream import World
+
+_LOOK_PERIOD_S = 0.004
+"""How often worlds are asked whether a chunk or a frame is due: a fraction of the time between
+frames."""
+
+
+class WorldNode(PhysisNode[WorldParameters]):
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        super().__init__("world_node", WorldParameters)
+        self._engine: Engine | None = None
+        self._contract: WorldContract | None = None
+        self._coder: Autoencoder | None = None
+        self._worlds: dict[str, World] = {}
+        self._last_epoch: dict[str, int] = {}
+        self._services_made: list[Any] = []
+        self._timer: Any = None
+
+    def validate_parameters(self, new: WorldParameters) -> None:
+        check_stream_names(new.stream_ids, new.stream_namespaces)
+
+    # Life cycle --------------------------------------------------------------------------------
+
+    def configure(self) -> None:
+        params = self.params
+        path = checkpoint_path(params.checkpoint)
+        config = read_world_config(path)
+        contract = WorldContract(
+            joint_names=config.joint_names,
+            frame_size=config.frame_size,
+            frames=config.frames,
+            step_s=config.step_s,
+            camera_fovy_deg=config.camera_fovy_deg,
+        )
+        check_rate(contract, params.frame_hz)
+        torch.set_num_threads(1)
+        self._coder = load_frame_coder(path)
+        deployment = params.deployment(ModelRef(kind="tiny_world", checkpoint=str(path)))
+        self._contract = contract
+        self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
+        start_engine(self._engine, params.start_timeout_s, self.stopping)
+        self.get_logger().info(
+            f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
+            f"{len(deployment.devices)} devices in {deployment.workers} workers; a chunk is "
+            f"{contract.frames} frames at {contract.frame_hz:g} Hz; "
+            f"warm-up {self._engine.warmup_s:.2f} s"
+        )
+
+    def activate(self) -> None:
+        let_engine_threads_run()
+        engine, contract = self._engine, self._contract
+        assert engine is not None and contract is not None, "activate follows configure"
+        for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
+            self._worlds[stream_id] = World(
+                self,
+                engine,
+                contract,
+                stream_id=stream_id,
+                namespace=namespace,
+                free=self.params.mode == FREE,
+                epoch_base=max(int(time.time()), self._last_epoch.get(stream_id, 0) + 1),
+            )
+            opened = engine.open_stream(
+                StreamConfig(stream_id=stream_id, release="on_observation", seed=self.params.seed)
+            )
+            if isinstance(opened, Refused):
+                self.deactivate()
+                raise UserError("stream_ids", stream_id, opened.reason)
+        self._services_made = [
+            self.create_service(WORLD_RESET.type, WORLD_RESET.name, self._serve_reset),
+            self.create_service(WORLD_STEP.type, WORLD_STEP.name, self._serve_step),
+        ]
+        self._timer = self.steady_timer(_LOOK_PERIOD_S, self._look)
+
+    def deactivate(self) -> None:
+        destroy_handlers(self, self._timer, self._services_made)
+        self._timer = None
+        self._services_made = []
+        for stream_id, world in self._worlds.items():
+            if self._engine is not None:
+                self._engine.close_stream(stream_id, drain=False)
+            self._last_epoch[stream_id] = world.epoch
+            world.destroy()
+        self._worlds = {}
+
+    def cleanup(self) -> None:
+        self.deactivate()
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+        self._contract = None
+        self._coder = None
+
+    def on_clock_jump(self, delta_s: float) -> None:
+        for world in self._worlds.values():
+            world.clock_jumped(self.now_ns())
+
+    # Services ----------------------------------------------------------------------------------
+
+    def _serve_reset(
+        self, request: ResetWorld.Request, response: ResetWorld.Response
+    ) -> ResetWorld.Response:
+        try:
+            world, contract = self._world(request.stream_id)
+            rgb = image_to_rgb(request.first_frame, field="first_frame")
+            frame = checked_first_frame(contract, rgb)
+            start = start_positions(contract, request.joint_names, request.positions)
+        except UserError as error:
+            response.reason = str(error)
+            return response
+        now_ns = self.now_ns()
+        stamp_ns = time_to_ns(request.first_frame.header.stamp)
+        response.epoch = world.reset(
+            self._encoded(frame), start, first_ns=stamp_ns or now_ns, now_ns=now_ns
+        )
+        response.success = True
+        return response
+
+    async def _serve_step(
+        self, request: StepWorld.Request, response: StepWorld.Response
+    ) -> StepWorld.Response:
+        try:
+            world, contract = self._world(request.stream_id)
+            if self.params.mode != LOCKSTEP:
+                raise UserError("mode", self.params.mode, f"world/step needs mode {LOCKSTEP}")
+            actions = step_actions(contract, request.joint_names, request.positions)
+            chunk, stamps = await world.step(actions)
+        except UserError as error:
+            response.reason = str(error)
+            return response
+        response.success = True
+        response.chunk_id = chunk.chunk_id
+        response.frames = [
+            rgb_to_image(frame, stamp=ns_to_time(ns), frame_id=self.params.frame_id)
+            for frame, ns in zip(chunk.outputs["frames"], stamps, strict=True)
+        ]
+        return response
+
+    def _world(self, stream_id: str) -> tuple[World, WorldContract]:
+        """Raises UserError: there is no such world."""
+        world = self._worlds.get(stream_id)
+        if world is None or self._contract is None:
+            there = ", ".join(sorted(self._worlds)) or "none; the node is not active"
+            raise UserError("stream_id", stream_id, f"no such world; there is {there}")
+        return world, self._contract
+
+    def _encoded(self, frame: Array) -> Array:
+        """uint8 [H, W, 3] -> latents float32 [tokens, channels]."""
+        assert self._coder is not None
+        with torch.inference_mode():
+            latents = self._coder.encode(torch.from_numpy(np.array(frame)).unsqueeze(0))
+        out: Array = latents[0].numpy()
+        return out
+
+    # Work --------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        now_ns, now_s = self.now_ns(), self.steady_s()
+        for world in self._worlds.values():
+            world.go_on(now_ns)
+            world.publish_due(now_s)
+
+    def _on_chunk(self, chunk: FinishedChunk) -> None:
+        """On the engine's thread."""
+        world = self._worlds.get(chunk.stream_id)
+        if world is not None:
+            world.take_chunk(chunk)
+
+    def _on_event(self, event: EngineEvent) -> None:
+        """On the engine's thread."""
+        if event.kind == "stream_failed":
+            reason = " ".join(event.reason.split())
+            self.request_exit(EXIT_FAULT, f"{event.stream_id}: stream failed: {reason}")
+        elif event.kind == "overload":
+            self.get_logger().warning(f"overload: {event.reason}")
+
+    def diagnose(self) -> Sequence[Diagnosis]:
+        if self._engine is None or not self.active:
+            return ()
+        figures = {figure.stream_id: figure for figure in self._engine.status().streams}
+        return [self._diagnosis(world, figures.get(name)) for name, world in self._worlds.items()]
+
+    def _diagnosis(self, world: World, figures: StreamFigures | None) -> Diagnosis:
+        values: dict[str, object] = {
+            "epoch": world.epoch,
+            "frames": world.frames_out,
+            "frames_lost": world.frames_lost,
+            "chunks_skipped": world.skipped,
+            "refused": world.refused,
+        }
+        if figures is not None:
+            values["chunks"] = figures.delivered
+            values["chunks_superseded"] = figures.superseded
+            values["output_interval_p50_ms"] = f"{1e3 * figures.interval_s.p50:.1f}"
+            values["response_latency_p50_ms"] = f"{1e3 * figures.response_s.p50:.1f}"
+        said = world.reason
+        if not said and not world.has_first_frame:
+            said = "waits for world/reset"
+        return Diagnosis(
+            part=f"world {world.stream_id}", level=WARN if said else OK, message=said, values=values
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(WorldNode))

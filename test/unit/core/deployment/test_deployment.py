@@ -1,0 +1,89 @@
+import pytest
+
+from physis_core.deployment.deployment import Deployment, DeviceSpec, simple_deployment
+from physis_core.model.loading import ModelRef
+from physis_core.types import UserError
+
+REF = ModelRef(kind="synthetic", config={"steps": 3, "blocks": 4})
+
+
+@pytest.mark.parametrize("kind", ["sequential", "step", "block", "stage", "grouped"])
+def test_json_keeps_all(kind):
+    deployment = simple_deployment(
+        REF,
+        partition=kind,
+        devices=7,
+        workers=3,
+        device_kind="emulated",
+        costs={b: {1: 0.001, 4: 0.002} for b in range(4)},
+        noise=0.1,
+        max_batch=4,
+        recovery="snapshot",
+        snapshot_every=5,
+        respawns=2,
+    )
+    assert Deployment.from_json(deployment.to_json()) == deployment
+
+
+def test_ranks_are_dealt_in_contiguous_runs_so_that_few_edges_cross_processes():
+    deployment = simple_deployment(REF, partition="stage", devices=12, workers=2)
+    workers = [d.worker for d in deployment.devices]
+    assert workers == sorted(workers)
+    assert workers.count(0) == workers.count(1) == 6
+    assert deployment.remote_edges() == ((5, 6),)
+    ring = simple_deployment(REF, partition="block", devices=4, workers=2)
+    assert set(ring.remote_edges()) == {(1, 2), (3, 0)}
+
+
+def test_a_device_holds_each_block_once():
+    deployment = simple_deployment(REF, partition="block", devices=2)
+    assert deployment.blocks_of(0) == (0, 1)
+    assert deployment.blocks_of(1) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_batch": 0}, "max_batch"),
+        ({"credits": 0}, "credits"),
+        ({"link": "smoke"}, "link"),
+        ({"device_kind": "emulated"}, "costs"),
+        ({"device_kind": "gpu"}, "device"),
+        ({"partition": "diagonal"}, "partition"),
+        ({"workers": -1}, "workers"),
+        ({"recovery": "prayer"}, "recovery"),
+        ({"recovery": "rebuild", "workers": 0}, "recovery"),
+        ({"recovery": "snapshot", "workers": 1, "workers_from": "elsewhere"}, "recovery"),
+        ({"snapshot_every": 0}, "snapshot_every"),
+        ({"respawns": 0}, "respawns"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(options, field):
+    with pytest.raises(UserError, match=field):
+        simple_deployment(REF, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("{", "deployment"),
+        ("[]", "deployment"),
+        ("{}", "model"),
+        ('{"model": {"kind": "synthetic"}, "devices": [], "routes": [], "colour": 1}', "colour"),
+        ('{"model": {"kind": "synthetic"}, "devices": [{"type": 1}], "routes": []}', "deployment"),
+    ],
+)
+def test_json_that_does_not_fit_is_one_line(text, field):
+    with pytest.raises(UserError, match=field) as caught:
+        Deployment.from_json(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_worker_that_does_not_exist_is_refused():
+    with pytest.raises(UserError, match="worker"):
+        Deployment(
+            model=REF,
+            devices=(DeviceSpec(kind="cpu", worker=2),),
+            routes=simple_deployment(REF).routes,
+            workers=2,
+        )

@@ -1,0 +1,98 @@
+"""The second model, built quite otherwise than the first, through the same engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("diffusers", reason="the wan extra is not installed")
+
+from physis_core.deployment.deployment import simple_deployment
+from physis_core.engine.stream import StreamConfig, StreamHandle
+from physis_core.model.loading import ModelRef
+from physis_core.types import Refused
+
+SMALL: dict[str, Any] = {
+    "heads": 1,
+    "head_dim": 12,
+    "ffn": 16,
+    "blocks": 2,
+    "channels": 2,
+    "text_dim": 6,
+    "text_tokens": 4,
+    "freq_dim": 8,
+    "height": 4,
+    "width": 4,
+    "steps": 2,
+    "window_chunks": 3,
+    "sink_chunks": 1,
+    "dtype": "float32",
+}
+PROMPT = {"text_embedding": np.random.default_rng(0).standard_normal((3, 6)).tolist()}
+
+
+def wan(**changes: Any) -> ModelRef:
+    return ModelRef(kind="wan", config={**SMALL, **changes})
+
+
+@given(
+    partition=st.sampled_from(["sequential", "step", "block", "stage", "grouped"]),
+    devices=st.integers(1, 4),
+    kv=st.sampled_from(["noisy", "clean"]),
+    latents=st.sampled_from([1, 3]),
+    observation=st.sampled_from(["none", "frames"]),
+)
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_chunks_equal_the_reference(watch, partition, devices, kv, latents, observation) -> None:
+    if kv == "clean":
+        partition = "block"
+    ref = wan(kv=kv, latents=latents, observation=observation)
+    with watch(simple_deployment(ref, partition=partition, devices=devices)) as seen:
+        for name, condition in (("a", PROMPT), ("b", {})):
+            opened = seen.engine.open_stream(
+                StreamConfig(stream_id=name, release="free", seed=3, condition=condition)
+            )
+            assert isinstance(opened, StreamHandle), opened
+            seen.observe(name)
+        for name, condition in (("a", PROMPT), ("b", {})):
+            seen.until_chunks(name, 6)
+            assert seen.engine.close_stream(name, drain=True)
+            seen.assert_equal_to_reference(name, seed=3, condition=condition)
+
+
+def test_bfloat16_between_two_processes(watch) -> None:
+    deployment = simple_deployment(wan(dtype="bfloat16"), partition="block", devices=2, workers=2)
+    with watch(deployment) as seen:
+        seen.engine.open_stream(
+            StreamConfig(stream_id="a", release="free", seed=3, condition=PROMPT)
+        )
+        seen.observe("a")
+        seen.until_chunks("a", 6)
+        assert seen.engine.close_stream("a", drain=True)
+        seen.assert_equal_to_reference("a", seed=3, condition=PROMPT)
+
+
+def test_a_prompt_without_an_encoder_is_refused_and_says_so(watch) -> None:
+    with watch(simple_deployment(wan())) as seen:
+        refused = seen.engine.open_stream(
+            StreamConfig(stream_id="a", release="free", seed=0, condition={"prompt": "a cat"})
+        )
+        assert isinstance(refused, Refused)
+        assert "text_embedding" in refused.reason
+
+
+def test_the_reference_prompt_matters() -> None:
+    from physis_core.model.loading import load
+    from physis_core.model.reference import run_stream
+
+    torch.set_num_threads(1)
+    model = load(wan())
+    made = [run_stream(model, [{0: {}}], seed=0, condition=c)[0]["latent"] for c in (PROMPT, {})]
+    assert not torch.equal(*made)

@@ -1,0 +1,204 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from physis_ros.robot.joint_motion import JointMotion
+from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.possible_states import STATES
+
+LATE_S = 0.2
+
+
+def points(first_s, place):
+    """A single point at rest."""
+    return JointMotion.at_rest(np.array([place]), first_s)
+
+
+def belief():
+    made = ControllerBelief(LATE_S)
+    made.stand(np.array([0.0]), 10.0)
+    return made
+
+
+def test_nothing_is_believed_at_first():
+    made = ControllerBelief(LATE_S)
+    assert made.motion is None
+    made.taken(10.0)
+    made.look(10.0)
+    with pytest.raises(RuntimeError, match="nothing is believed"):
+        made.arrivals(10.0)
+
+
+def test_what_was_sent_counts_when_it_is_acknowledged():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    assert made.in_flight
+    assert made.motion.state(10.3)[0] == pytest.approx([0.0])
+    made.taken(10.01)
+    assert not made.in_flight
+    assert made.motion.state(10.3)[0] == pytest.approx([1.0])
+    assert made.motion.state(10.01)[0] == pytest.approx([0.0])
+
+
+def test_acknowledged_is_not_taken_yet():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.taken(10.01)
+    arrivals = made.arrivals(10.1)
+    now = arrivals.positions[arrivals.at_s == 10.1]
+    # Taken at once, on its way since then; or not taken at all so far.
+    assert now.max() > 0.2
+    assert now.min() == pytest.approx(0.0)
+    # By the first point everything has become the same.
+    made.look(10.31)
+    assert np.all(made.arrivals(10.31).positions == 1.0)
+
+
+def test_what_was_sent_later_puts_an_end_to_what_was_possible_before():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.taken(10.01)
+    made.sent(points(10.4, 2.0), 10.1)
+    made.taken(10.11)
+    late = made.arrivals(10.12)
+    # Whoever had not taken the first one by 10.2 s has taken the second one by 10.3 s.
+    by_then = late.positions[late.at_s > 10.3]
+    assert by_then.min() > 0.9
+
+
+def between(made, now_s, at_s):
+    """The positions that are possible at `at_s`, seen from `now_s`."""
+    arrivals = made.arrivals(now_s)
+    there = arrivals.positions[np.isclose(arrivals.at_s, at_s)]
+    return float(there.min()), float(there.max())
+
+
+def test_what_is_replaced_before_it_is_taken_leaves_what_was_before_it():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.taken(10.01)
+    made.sent(points(10.4, 1.0), 10.1)
+    made.taken(10.11)
+    # By 10.2 s one of them is taken, and until then perhaps none.
+    assert between(made, 10.15, 10.2)[0] == pytest.approx(0.0)
+    # The first was replaced, and the second taken from rest; or both were taken, the first at once.
+    slowest = JointMotion.at_rest(np.array([0.0]), 10.0).going_over(10.2, points(10.4, 1.0))
+    at_s = made.arrivals(10.2).at_s
+    shortly_before_s = at_s[at_s < 10.38].max()
+    least, most = between(made, 10.2, shortly_before_s)
+    assert least == pytest.approx(slowest.state(shortly_before_s)[0][0], abs=1e-6)
+    assert most > 0.9
+
+
+def test_possibilities_stay_countable_however_quickly_commands_follow():
+    made = belief()
+    now_s = 10.0
+    for number in range(50):
+        made.look(now_s)
+        made.sent(points(now_s + 0.3, 0.01 * number), now_s)
+        made.taken(now_s + 0.001)
+        now_s += 0.01
+    arrivals = made.arrivals(now_s)
+    # 14 moments evenly apart, and as many between them at most.
+    assert arrivals.at_s.size <= 27 * STATES
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_moments_lie_close_and_their_number_is_bounded(seed):
+    random = np.random.default_rng(seed)
+    made = belief()
+    now_s = 10.0
+    for _ in range(8):
+        made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
+        made.taken(now_s + 0.001)
+        now_s += random.uniform(0.002, 0.08)
+        made.look(now_s)
+        moments = np.unique(made.arrivals(now_s).at_s)
+        assert moments[0] == now_s
+        assert moments[-1] == now_s + LATE_S
+        assert np.diff(moments).max() <= 0.032
+        assert moments.size <= 27
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.12))
+def test_what_was_seen_ahead_is_what_is_seen_then(seed, after_s):
+    random = np.random.default_rng(seed)
+    made = belief()
+    now_s = 10.0
+    for _ in range(6):
+        made.look(now_s)
+        made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
+        made.taken(now_s + 0.001)
+        now_s += random.uniform(0.01, 0.08)
+    plain = made.copy()
+    made.keep(made.look_ahead(now_s))
+    now_s += after_s
+    one, other = made.arrivals(now_s), plain.arrivals(now_s)
+    assert np.array_equal(one.at_s, other.at_s)
+    assert np.array_equal(one.positions, other.positions)
+    assert np.array_equal(one.velocities, other.velocities)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_no_order_of_takings_leads_out_of_what_is_possible(seed):
+    """A controller that takes each at a random moment, or not at all where the next was sooner."""
+    random = np.random.default_rng(seed)
+    made = belief()
+    real = made.motion
+    waiting = []
+    now_s = 10.0
+    for _ in range(8):
+        made.look(now_s)
+        point = points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1))
+        made.sent(point, now_s)
+        made.taken(now_s + 0.001)
+        taken_s = now_s + LATE_S * random.choice([0.0, 1.0, random.uniform()])
+        waiting = [one for one in waiting if one[0] < taken_s] + [(taken_s, point)]
+        now_s += random.uniform(0.01, 0.15)
+        while waiting and waiting[0][0] <= now_s:
+            at_s, point = waiting.pop(0)
+            real = real.going_over(at_s, point)
+        arrivals = made.arrivals(now_s)
+        after = [arrivals.at_s >= now_s, arrivals.at_s <= now_s + 1e-9]
+        first = np.logical_and(*after)
+        here, speed = real.state(now_s)
+        for lam in (0.0, 0.02, 0.05, 0.12, 0.4):
+            seen = arrivals.positions[first] + lam * arrivals.velocities[first]
+            wide = 0.02 * float(np.ptp(seen)) + 1e-6
+            assert seen.min() - wide <= here[0] + lam * speed[0] <= seen.max() + wide
+
+
+def test_doubt_lasts_until_every_motion_has_ended():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.look(10.19)
+    assert not made.doubtful
+    made.look(10.21)
+    assert made.doubtful
+    assert made.lost == 1
+    assert not made.doubt_is_over(10.25)
+    assert made.doubt_is_over(10.31)
+    assert {round(float(end[0]), 6) for end in made.ends()} == {0.0, 1.0}
+    made.stand(np.array([1.0]), 10.4)
+    assert not made.doubtful
+    assert made.end_s == 10.4
+
+
+def test_a_brake_may_overtake_what_is_on_its_way():
+    made = belief()
+    made.sent(points(10.3, 1.0), 10.0)
+    made.sent(points(10.35, 0.2), 10.05)
+    assert made.end_s == pytest.approx(10.35)
+    made.taken(10.06)
+    assert made.motion.state(10.4)[0] == pytest.approx([0.2])
+
+
+def test_a_copy_goes_its_own_way():
+    made = belief()
+    copied = made.copy()
+    made.sent(points(10.3, 1.0), 10.0)
+    assert not copied.in_flight
