@@ -1,38 +1,48 @@
-"""Front and a new worker, on any host, agree on what time it is: all times are the front's."""
+"""A new worker, on any host, takes over the engine's clock: all times are the engine's."""
 
 from __future__ import annotations
 
 import time
 
 from physis_core.cluster.host_clock import Exchange, HostClock, clock_error_s
-from physis_core.cluster.messages import Channel, Message
+from physis_core.cluster.messages import Ping, Pong, ShiftClock, ToEngine, ToWorker
+from physis_core.cluster.transport import Channel
 
 _CLOCK_QUESTIONS = 8
 
 
-def set_clock(channel: Channel) -> bool:
-    """Tell a new worker how far its steady clock is ahead of ours. False: it went away."""
+def set_clock(channel: Channel[ToEngine]) -> bool:
+    """Tell a new worker how far its steady clock is ahead of ours. False: it went away.
+
+    Raises:
+        BadMessageError: its answer does not decode.
+    """
     exchanges = []
     for _ in range(_CLOCK_QUESTIONS):
         asked_s = time.monotonic()
-        channel.send(Message("ping", {}))
+        channel.send(Ping())
         answer = channel.receive()
-        if answer is None or answer.kind != "pong":
+        if not isinstance(answer, Pong):
             return False
-        exchanges.append(
-            Exchange(asked_s=asked_s, remote_s=answer.fields["now_s"], heard_s=time.monotonic())
-        )
-    return channel.send(Message("clock", {"shift_s": clock_error_s(exchanges)}))
+        exchanges.append(Exchange(asked_s=asked_s, remote_s=answer.now_s, heard_s=time.monotonic()))
+    return channel.send(ShiftClock(shift_s=clock_error_s(exchanges)))
 
 
-def agree_on_time(channel: Channel, clock: HostClock) -> bool:
-    """Answer the front's questions until it says what our clock's error is. False: it went away."""
+def agree_on_time(channel: Channel[ToWorker], clock: HostClock) -> bool:
+    """Answer the engine until it says what our clock's error is. False: it went away.
+
+    Raises:
+        BadMessageError: what it sent does not decode.
+    """
     while True:
         message = channel.receive()
-        if message is None:
-            return False
-        if message.kind == "clock":
-            clock.shift(message.fields["shift_s"])
-            return True
-        assert message.kind == "ping", message.kind
-        channel.send(Message("pong", {"now_s": clock.now_s()}))
+        match message:
+            case None:
+                return False
+            case ShiftClock():
+                clock.shift(message.shift_s)
+                return True
+            case Ping():
+                channel.send(Pong(now_s=clock.now_s()))
+            case _:
+                raise AssertionError(f"{type(message).__name__} came before the clock was set")

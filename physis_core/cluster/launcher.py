@@ -1,25 +1,32 @@
-"""The workers as the front sees them: started, spoken to, missed when they die, stopped.
+"""The workers as the engine sees them: started, spoken to, missed when they die, stopped.
 
-Two kinds with one face: worker processes of this host (or of others, started by torchrun), and one
-worker in a thread of this process. Both run the same loop and give the same chunks.
+Two launchers with one interface: worker processes of this host or of others (`ProcessCluster`), and
+one worker in a thread of this process. Both run the same loop and give the same chunks.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from physis_core.cluster.host_clock import HostClock
-from physis_core.cluster.messages import GivenUp, Message, OnMessage, never
-from physis_core.cluster.processes import ProcessCluster
+from physis_core.cluster.messages import Message, News, Ready, Stop, ToEngine, WorkerDied
+from physis_core.cluster.threads import start_thread
 from physis_core.deployment.deployment import Deployment
-from physis_core.worker.loop import WorkerLoop
-from physis_core.worker.process import build_loop
+
+OnNews = Callable[[int, News], None]
+"""(worker, news of it), called in whatever thread received it. Worker -1: of none in particular."""
+GivenUp = Callable[[], bool]
+"""Asked while workers start; true ends the start."""
+
+
+def never() -> bool:
+    return False
 
 
 class Cluster(Protocol):
-    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Message]:
-        """Start all workers and wait for their `ready` messages, in the order of workers.
+    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
+        """Start all workers and wait for their `Ready`, in the order of workers.
 
         Raises:
             UserError: a worker could not be built from the deployment.
@@ -40,12 +47,12 @@ class Cluster(Protocol):
 
     def respawn(self, worker: int, incarnation: int) -> None:
         """Start a lost worker anew, and make sure that the old one is no more. Does not wait: what
-        comes of it is a `ready` message, or `dead` again.
+        comes of it is `Ready`, or `WorkerDied` again.
         """
         ...
 
     def kill(self, worker: int) -> None:
-        """End a worker that hangs; `dead` follows."""
+        """End a worker that hangs; `WorkerDied` follows."""
         ...
 
     def pids(self) -> dict[int, int]:
@@ -57,32 +64,35 @@ class Cluster(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """A worker's loop, as the thread that runs it needs it."""
+
+    def run(self) -> None: ...
+
+    def post(self, kind: str, what: Any) -> None: ...
+
+
+BuildLoop = Callable[[Deployment, Callable[[ToEngine], object]], tuple[Loop, Ready]]
+"""Makes worker 0 of a deployment, warm; it replies by the callable."""
+
+
 class ThreadCluster:
     """One worker in a thread."""
 
-    def __init__(self, deployment: Deployment, on_message: OnMessage) -> None:
+    def __init__(self, deployment: Deployment, on_news: OnNews, build: BuildLoop) -> None:
         self._deployment = deployment
-        self._on_message = on_message
-        self._loop: WorkerLoop | None = None
+        self._on_news = on_news
+        self._build = build
+        self._loop: Loop | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Message]:
-        self._loop, ready = build_loop(self._deployment, 0, self._reply, self._reply, HostClock())
-        self._thread = threading.Thread(target=self._run, name="physis-worker", daemon=True)
-        self._thread.start()
+    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
+        self._loop, ready = self._build(self._deployment, lambda message: self._on_news(0, message))
+        self._thread = start_thread("physis-worker", self._loop.run, self._died)
         return [ready]
 
-    def _reply(self, message: Message) -> None:
-        self._on_message(0, message)
-
-    def _run(self) -> None:
-        assert self._loop is not None
-        try:
-            self._loop.run()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._on_message(0, Message("dead", {"incarnation": 0, "reason": reason}))
-            raise
+    def _died(self, reason: str) -> None:
+        self._on_news(0, WorkerDied(incarnation=0, reason=reason))
 
     def send(self, worker: int, message: Message) -> None:
         assert self._loop is not None
@@ -104,11 +114,5 @@ class ThreadCluster:
 
     def close(self) -> None:
         if self._loop is not None and self._thread is not None:
-            self._loop.post("message", Message("stop", {}))
+            self._loop.post("message", Stop())
             self._thread.join()
-
-
-def make_cluster(deployment: Deployment, on_message: OnMessage) -> Cluster:
-    if deployment.workers == 0:
-        return ThreadCluster(deployment, on_message)
-    return ProcessCluster(deployment, on_message)

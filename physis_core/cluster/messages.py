@@ -1,212 +1,354 @@
-"""Between the front and its workers: small named messages with arrays beside them, and no pickle.
+"""The messages between the engine and its workers, one type each.
 
-A message is one frame: the length of a JSON text, the text, then the arrays' bytes.
-`multiprocessing.connection` carries the frames (`send_bytes`, `recv_bytes`) after its own
-authentication by a shared key.
+Each is a tagged struct: a receiver names the union that it takes (`ToWorker`, `ToEngine`) and a
+message of another kind, with another field or with a value of another type does not decode.
+`transport` carries them; named arrays travel beside the message as raw bytes.
+
+Stream numbers (`stream`) are the engine's own, epochs and chunk ids as in `physis_core.types`;
+seconds are of the engine's steady clock.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import socket
-import struct
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-import numpy as np
+from msgspec import Meta, Struct, field
 
-from physis_core.types import Array
+from physis_core.types import Array, Refresh
 
-_LENGTH = struct.Struct("<I")
-_WHOLE, _PART = b"w", b"p"
-_TOTAL = struct.Struct("<Q")
-PART_BYTES = 1 << 18
-"""Most that a large message sends at once: what is small waits no longer than this takes."""
+Count = Annotated[int, Meta(ge=0)]
+Edge = tuple[Count, Count]
+"""(source device, destination device)."""
+Arrays = Mapping[str, Array]
 
 
-@dataclass(slots=True, eq=False)
-class Message:
-    """`kind` says what is asked or told; `fields` is JSON; `arrays` are named and travel as bytes.
+class Message(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    eq=False,
+    tag_field="kind",
+    tag=str.lower,
+):
+    """What all messages share. Never changed after it was made."""
 
-    Front to worker: ping, clock, open, condition, restart, close, release, observe, stats,
-    overload, stall, stop; after a loss relink, resume, restore, past.
-    Worker to front: hello, pong, ready, fatal, done (answers one request), exit, retired, failed,
-    stats, saved, linked, edge_lost, stopped. `dead` is made at the front when a worker ends.
+
+class Request(Message, frozen=True, kw_only=True):
+    """Answered by one `Done` with this number, or by `Stats`. The worker group numbers them."""
+
+    request: Count = 0
+
+
+# Engine to worker ------------------------------------------------------------------------------
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Chunk `chunk` enters, with observation `number`. Below 0: a past chunk runs again."""
+
+    stream: Count
+    epoch: Count
+    seq: Count
+    chunk: int
+    version: Count
+    number: Count
+    deadline_s: float
+    release_s: float
+    entry_s: float
+    sent_s: float
+    observation: Arrays = field(default_factory=dict)
+
+
+class Observe(Message, frozen=True, kw_only=True):
+    """The newest observation, for later denoising steps of chunks that are under way."""
+
+    stream: Count
+    epoch: Count
+    number: Count
+    observation: Arrays
+
+
+class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, eq=False):
+    """What a worker must know of a stream to run it.
+
+    `conditions`: (version, condition) of each that may be in use. `block_s`: seconds of one task of
+    each block.
     """
 
-    kind: str
-    fields: dict[str, Any]
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    stream: Count
+    route: Count
+    epoch: Count
+    seed: Count
+    refresh: Refresh
+    priority: int
+    conditions: Sequence[tuple[Count, dict[str, Any]]]
+    block_s: Sequence[float]
 
 
-OnMessage = Callable[[int, Message], None]
-"""(worker, message), called in whatever thread received it."""
-GivenUp = Callable[[], bool]
-"""Asked while workers start; true ends the start."""
+class OpenStream(Request, frozen=True, kw_only=True):
+    opening: Opening
 
 
-def never() -> bool:
-    return False
+class ResumeStream(Request, frozen=True, kw_only=True):
+    """Stand ready, empty, for a new epoch after a loss, over the links of now."""
+
+    opening: Opening
 
 
-def encode(message: Message) -> bytes:
-    return b"".join(_pieces(message))
+class RestoreWindow(Request, frozen=True, kw_only=True):
+    """Give a stage back its KV, as it was after some chunk."""
+
+    stream: Count
+    epoch: Count
+    stage: Count
+    saved: Arrays
 
 
-def _pieces(message: Message) -> list[bytes | memoryview]:
-    """What a frame is made of; arrays are not copied."""
-    described = []
-    parts: list[bytes | memoryview] = []
-    for name, array in message.arrays.items():
-        # Not ascontiguousarray: it would turn a scalar into a row of one.
-        flat = np.asarray(array, order="C")
-        described.append([name, flat.dtype.str, flat.shape])
-        bytes_of: Any = flat.reshape(-1).view(np.uint8)
-        parts.append(memoryview(bytes_of))
-    head = json.dumps(
-        {"kind": message.kind, "fields": message.fields, "arrays": described}
-    ).encode()
-    return [_LENGTH.pack(len(head)), head, *parts]
+class GivePast(Request, frozen=True, kw_only=True):
+    """The clean latent of past chunk `chunk` (below 0), which will run again."""
+
+    stream: Count
+    epoch: Count
+    chunk: int
+    latent: Arrays
 
 
-def decode(frame: bytes | bytearray, start: int = 0) -> Message:
-    """What begins at `start`; arrays are views of `frame`.
+class SetCondition(Request, frozen=True, kw_only=True):
+    """Chunks with `version` run under `condition`; versions before `oldest_in_use` may go."""
 
-    Raises:
-        ValueError: the frame is not whole.
+    stream: Count
+    version: Count
+    condition: dict[str, Any]
+    oldest_in_use: Count
+
+
+class RestartStream(Request, frozen=True, kw_only=True):
+    """Drop what belongs to an older epoch of the stream."""
+
+    stream: Count
+    epoch: Count
+
+
+class CloseStream(Request, frozen=True, kw_only=True):
+    stream: Count
+
+
+class GetStats(Request, frozen=True, kw_only=True):
+    """`full`: with the task records since the last full report, and all counters."""
+
+    full: bool
+    asked_s: float
+
+
+class SetOverload(Message, frozen=True, kw_only=True):
+    """The largest batch of low priority from now on; None: as usual."""
+
+    low_priority_max_batch: int | None
+
+
+class StallDevice(Message, frozen=True, kw_only=True):
+    """Fault injection: the device starts nothing for a while."""
+
+    device: Count
+    seconds: float
+
+
+class Relink(Message, frozen=True, kw_only=True):
+    """Make this end of a lost edge anew."""
+
+    edge: Edge
+    generation: Count
+
+
+class Ping(Message, frozen=True, kw_only=True):
+    """What time is it? Only before the worker is ready."""
+
+
+class ShiftClock(Message, frozen=True, kw_only=True):
+    """The worker's clock is ahead of the engine's by `shift_s`."""
+
+    shift_s: float
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    """End the loop."""
+
+
+ToWorker = (
+    Release
+    | Observe
+    | SetCondition
+    | OpenStream
+    | RestartStream
+    | CloseStream
+    | GetStats
+    | SetOverload
+    | ShiftClock
+    | ResumeStream
+    | RestoreWindow
+    | GivePast
+    | Relink
+    | StallDevice
+    | Ping
+    | Stop
+)
+
+
+# Worker to engine ------------------------------------------------------------------------------
+
+
+class ChunkExit(Message, frozen=True, kw_only=True):
+    """A chunk is complete. `latent`: its clean latent, where the engine keeps those."""
+
+    stream: Count
+    epoch: Count
+    seq: Count
+    touches: Sequence[Count]
+    exit_s: float
+    outputs: Arrays
+    latent: Arrays = field(default_factory=dict)
+
+
+class ChunkRetired(Message, frozen=True, kw_only=True):
+    """A chunk has left the pipeline."""
+
+    stream: Count
+    epoch: Count
+    seq: Count
+
+
+class StreamFailed(Message, frozen=True, kw_only=True):
+    """A stream ended by an error of its own."""
+
+    stream: Count
+    epoch: Count
+    reason: str
+
+
+class Done(Message, frozen=True, kw_only=True):
+    """The answer to a request; `reason` says why it was not done, empty where it was."""
+
+    request: Count
+    reason: str
+
+
+class Stats(Message, frozen=True, kw_only=True):
+    """`queues`: waiting chunks by device. What follows `late_dropped` only where asked in full.
+
+    `edges` and `devices`: counters of each, see `RunTrace`. `records`: `tasks` as bytes.
     """
-    (size,) = _LENGTH.unpack_from(frame, start)
-    offset = start + _LENGTH.size + size
-    head = json.loads(frame[start + _LENGTH.size : offset])
-    arrays: dict[str, Array] = {}
-    for name, dtype, shape in head["arrays"]:
-        kind = np.dtype(dtype)
-        count = 1
-        for n in shape:
-            count *= n
-        arrays[name] = np.frombuffer(frame, kind, count, offset).reshape(shape)
-        offset += count * kind.itemsize
-    if offset != len(frame):
-        raise ValueError(f"frame: {len(frame)!r}: bytes, {offset} were announced")
-    return Message(head["kind"], head["fields"], arrays)
+
+    request: Count
+    asked_s: float
+    now_s: float
+    queues: dict[Count, Count]
+    late_dropped: Count
+    records: Arrays = field(default_factory=dict)
+    records_lost: Count = 0
+    places_taken: int = 0
+    edges: Sequence[dict[str, int | float]] = ()
+    devices: Sequence[dict[str, int | float | None]] = ()
+    snapshots: dict[str, int | float] = field(default_factory=dict)
 
 
-_PR_SET_TIMERSLACK = 29
+class WindowSaved(Message, frozen=True, kw_only=True):
+    """A copy of a stage's KV window after chunk `chunk`."""
+
+    stream: Count
+    epoch: Count
+    seq: Count
+    chunk: int
+    stage: Count
+    saved: Arrays
 
 
-def sleep_precisely() -> None:
-    """Ask the kernel to end this thread's sleeps on time instead of up to 50 us late."""
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
+class Linked(Message, frozen=True, kw_only=True):
+    """This worker's end of an edge was made anew."""
+
+    edge: Edge
+    generation: Count
 
 
-class Wake:
-    """A binary semaphore: any thread rings, one thread sleeps on it. Rings do not add up."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def ring(self) -> None:
-        try:
-            self._lock.release()
-        except RuntimeError:
-            # Rung already and not yet slept on: the sleeper will look at everything anyway.
-            return
-
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until rung or `timeout_s` passed (negative or infinite: for ever)."""
-        if timeout_s < 0.0 or timeout_s > 1e6:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=timeout_s)
+class EdgeLost(Message, frozen=True, kw_only=True):
+    edge: Edge
+    generation: Count
+    reason: str
 
 
-def _send_at_once(connection: Connection) -> None:
-    """Without this TCP keeps a second small message back until the first is acknowledged, and the
-    other end waits 40 ms with that: a chunk's place would be given back so much later."""
-    descriptor = os.dup(connection.fileno())
-    with socket.socket(fileno=descriptor) as end:
-        if end.family in (socket.AF_INET, socket.AF_INET6):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+class Hello(Message, frozen=True, kw_only=True):
+    """The first message of a worker process. `incarnation` counts its starts from 0."""
+
+    worker: Count
+    pid: Count
+    incarnation: Count
 
 
-class Channel:
-    """One end of a front-worker connection. Any thread sends, one receives.
+class Pong(Message, frozen=True, kw_only=True):
+    now_s: float
 
-    Messages of `send` keep their order. Those of `send_large` keep theirs among themselves; a
-    message of `send` may overtake them.
-    """
 
-    def __init__(self, connection: Connection) -> None:
-        _send_at_once(connection)
-        self._connection = connection
-        self._sending = threading.Lock()
-        self._sending_large = threading.Lock()
-        self._large = bytearray()
-        self._large_filled = 0
+class Ready(Message, frozen=True, kw_only=True):
+    """Warm. `costs`: measured seconds by block and batch size."""
 
-    def send(self, message: Message) -> bool:
-        """False where the other end is gone: the reader of this end reports the loss."""
-        return self._send(b"".join((_WHOLE, *_pieces(message))))
+    worker: Count
+    pid: Count
+    warmup_s: float
+    costs: dict[Count, dict[Count, float]]
+    incarnation: Count = 0
 
-    def send_large(self, message: Message) -> bool:
-        """As `send`, in parts, between which other messages pass."""
-        pieces = [memoryview(piece) for piece in _pieces(message)]
-        total = sum(piece.nbytes for piece in pieces)
-        with self._sending_large:
-            part: list[bytes | memoryview] = [_PART, _TOTAL.pack(total)]
-            room = PART_BYTES
-            for whole in pieces:
-                piece = whole
-                while piece.nbytes:
-                    part.append(piece[:room])
-                    taken = min(room, piece.nbytes)
-                    piece, room = piece[taken:], room - taken
-                    if room == 0:
-                        if not self._send(b"".join(part)):
-                            return False
-                        part, room = [_PART, _TOTAL.pack(total)], PART_BYTES
-            return room == PART_BYTES or self._send(b"".join(part))
 
-    def _send(self, frame: bytes) -> bool:
-        with self._sending:
-            try:
-                self._connection.send_bytes(frame)
-            except OSError:
-                return False
-        return True
+class Fatal(Message, frozen=True, kw_only=True):
+    """The deployment does not fit this worker."""
 
-    def receive(self) -> Message | None:
-        """Wait for the next message; None at the end of the connection."""
-        while True:
-            try:
-                frame = self._connection.recv_bytes()
-            except (EOFError, OSError):
-                return None
-            if frame[:1] == _WHOLE:
-                return decode(frame, len(_WHOLE))
-            message = self._take_part(frame)
-            if message is not None:
-                return message
+    field: str
+    value: str
+    reason: str
 
-    def _take_part(self, frame: bytes) -> Message | None:
-        (total,) = _TOTAL.unpack_from(frame, 1)
-        part = memoryview(frame)[1 + _TOTAL.size :]
-        if self._large_filled == 0:
-            self._large = bytearray(total)
-        end = self._large_filled + part.nbytes
-        self._large[self._large_filled : end] = part
-        self._large_filled = end
-        if end < total:
-            return None
-        whole, self._large, self._large_filled = self._large, bytearray(), 0
-        return decode(whole)
 
-    def close(self) -> None:
-        self._connection.close()
+class Refusal(Message, frozen=True, kw_only=True):
+    """The worker could not read a message of the engine."""
+
+    reason: str
+
+
+class Stopped(Message, frozen=True, kw_only=True):
+    """The worker's loop ended as it was asked to."""
+
+
+ToEngine = (
+    ChunkExit
+    | ChunkRetired
+    | Stats
+    | Done
+    | WindowSaved
+    | StreamFailed
+    | Linked
+    | EdgeLost
+    | Ready
+    | Hello
+    | Pong
+    | Fatal
+    | Refusal
+    | Stopped
+)
+
+
+# Made at the engine's side, never sent ---------------------------------------------------------
+
+
+class WorkerDied(Struct, frozen=True, kw_only=True):
+    """A worker is gone, or must be taken for it."""
+
+    incarnation: int
+    reason: str
+
+
+class ClusterFailed(Struct, frozen=True, kw_only=True):
+    """What starts and hears the workers has failed: none of them can be relied on any more."""
+
+    reason: str
+
+
+News = ToEngine | WorkerDied | ClusterFailed
+"""What the engine hears of its workers."""

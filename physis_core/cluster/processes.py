@@ -1,9 +1,13 @@
-"""Worker processes: children of this one, or started elsewhere (`Deployment.workers_from`)."""
+"""Worker processes: children of this one, or started elsewhere (`Deployment.workers_from`).
+
+Threads: one accepts connections, one starts the children, one reads each connection, and one waits
+for each child that was started anew. Where one of them fails, the engine hears of it: of a lost
+worker, or that the cluster has failed.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import secrets
@@ -16,14 +20,32 @@ import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 
+from msgspec import structs
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.cluster.clock_sync import set_clock
-from physis_core.cluster.messages import Channel, GivenUp, Message, OnMessage, Wake, never
+from physis_core.cluster.launcher import GivenUp, OnNews, never
+from physis_core.cluster.messages import (
+    ClusterFailed,
+    Fatal,
+    Hello,
+    Message,
+    Ready,
+    Refusal,
+    Stop,
+    Stopped,
+    ToEngine,
+    WorkerDied,
+)
+from physis_core.cluster.orders import SHARED_AT, Orders, Shared, shared_key
 from physis_core.cluster.store import listening_store
+from physis_core.cluster.threads import Wake, described, start_thread
+from physis_core.cluster.transport import BadMessageError, Channel, engine_decoder
 from physis_core.deployment.deployment import Deployment
 from physis_core.types import UserError
-from physis_core.worker.process import Orders, shared_key
+
+_WORKER = "physis_core.worker.process"
+"""The module that a worker process runs."""
 
 
 class ProcessCluster:
@@ -31,23 +53,24 @@ class ProcessCluster:
     says or what becomes of it carries its own number.
     """
 
-    def __init__(self, deployment: Deployment, on_message: OnMessage) -> None:
+    def __init__(self, deployment: Deployment, on_news: OnNews) -> None:
         self._deployment = deployment
-        self._on_message = on_message
+        self._on_news = on_news
         self._spawn = deployment.workers_from == "spawn"
         self._host = deployment.front_host
         self._key = secrets.token_bytes(32) if self._spawn else shared_key(os.environ)
         self._store: TCPStore | None = None
         self._listener: Listener | None = None
         self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, Channel[ToEngine]] = {}
         self._readers: list[threading.Thread] = []
         self._called: dict[int, int] = {}
         """Worker -> the newest incarnation that has called."""
         self._up: set[int] = set()
-        self._ready: dict[int, Message] = {}
-        self._fatal: Message | None = None
+        self._ready: dict[int, Ready] = {}
+        self._fatal: Fatal | None = None
         self._dead: dict[int, str] = {}
+        self._failed = ""
         self._changed = Wake()
         self._lock = threading.Lock()
         self._closing = False
@@ -56,7 +79,7 @@ class ProcessCluster:
         self._starting = threading.Lock()
         self._listening = False
 
-    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Message]:
+    def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
         try:
             self._start(timeout_s, given_up)
         except BaseException:
@@ -69,27 +92,24 @@ class ProcessCluster:
         self._listener = Listener((self._host, 0), backlog=64, authkey=self._key)
         control_port = self._listener.address[1]
         assert isinstance(control_port, int)
-        shared = {"deployment": self._deployment.to_json(), "control_port": control_port}
-        self._store.set("physis/cluster", json.dumps(shared))
-        accepting = threading.Thread(target=self._accept, name="physis-accept", daemon=True)
-        accepting.start()
+        shared = Shared(deployment=self._deployment.to_json(), control_port=control_port)
+        self._store.set(SHARED_AT, shared.to_json())
+        start_thread("physis-accept", self._accept, self._fail)
         self._listening = True
         if self._spawn:
             spawned = threading.Event()
-            threading.Thread(
-                target=self._spawn_all,
-                args=(control_port, spawned),
-                name="physis-parent",
-                daemon=True,
-            ).start()
+            start_thread(
+                "physis-parent", lambda: self._spawn_all(control_port, spawned), self._fail
+            )
             spawned.wait()
         ends_s = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 fatal, dead, ready = self._fatal, dict(self._dead), len(self._ready)
             if fatal is not None:
-                fields = fatal.fields
-                raise UserError(fields["field"], fields["value"], fields["reason"])
+                raise UserError(fatal.field, fatal.value, fatal.reason)
+            if self._failed:
+                raise RuntimeError(self._failed)
             for worker, process in self._processes.items():
                 if process.poll() is not None and worker not in self._ready:
                     dead[worker] = f"exit code {process.returncode}"
@@ -106,6 +126,17 @@ class ProcessCluster:
                     f"{ready} of {self._deployment.workers} workers ready after {timeout_s} s"
                 )
             self._changed.wait(min(left_s, 0.2))
+
+    def _fail(self, reason: str) -> None:
+        """A thread that all workers depend on has ended by an error."""
+        self._failed = reason
+        self._changed.ring()
+        if not self._closing:
+            self._on_news(-1, ClusterFailed(reason=reason))
+
+    def _died(self, worker: int, incarnation: int, reason: str) -> None:
+        if not self._closing:
+            self._on_news(worker, WorkerDied(incarnation=incarnation, reason=reason))
 
     @property
     def store_address(self) -> str:
@@ -143,8 +174,7 @@ class ProcessCluster:
                         self._spawn_anew(worker, incarnation, control_port)
             except OSError as error:
                 # This thread must live on: its end would be the end of all workers.
-                fields = {"incarnation": incarnation, "reason": f"was not started: {error}"}
-                self._on_message(worker, Message("dead", fields))
+                self._died(worker, incarnation, f"was not started: {error}")
 
     def _spawn_anew(self, worker: int, incarnation: int, control_port: int) -> None:
         old = self._processes[worker]
@@ -153,16 +183,17 @@ class ProcessCluster:
             old.kill()
             old.wait()
         self._spawn_worker(worker, control_port, incarnation)
-        threading.Thread(
-            target=self._watch, args=(worker, incarnation), name="physis-watch", daemon=True
-        ).start()
+        start_thread(
+            "physis-watch",
+            lambda: self._watch(worker, incarnation),
+            lambda reason: self._died(worker, incarnation, reason),
+        )
 
     def _watch(self, worker: int, incarnation: int) -> None:
         """Tell of a worker that ended before it called. Of all others their connection tells."""
         code = self._processes[worker].wait()
-        if self._called.get(worker) != incarnation and not self._closing:
-            fields = {"incarnation": incarnation, "reason": f"ended at its start: {_ending(code)}"}
-            self._on_message(worker, Message("dead", fields))
+        if self._called.get(worker) != incarnation:
+            self._died(worker, incarnation, f"ended at its start: {_ending(code)}")
 
     def respawn(self, worker: int, incarnation: int) -> None:
         assert self._spawn, "workers from elsewhere are started there"
@@ -176,7 +207,7 @@ class ProcessCluster:
     def _spawn_worker(self, worker: int, control_port: int, incarnation: int) -> None:
         assert self._store is not None
         orders = Orders(
-            deployment=self._deployment,
+            deployment_json=self._deployment.to_json(),
             worker=worker,
             store_host=self._host,
             store_port=self._store.port,
@@ -188,7 +219,7 @@ class ProcessCluster:
         )
         threads = str(self._deployment.threads)
         process = subprocess.Popen(
-            [sys.executable, "-m", "physis_core.worker.process"],
+            [sys.executable, "-m", _WORKER],
             stdin=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
@@ -207,53 +238,78 @@ class ProcessCluster:
             except (OSError, EOFError, AuthenticationError):
                 # A peer with a wrong key, one that hung up, or the listener was closed by us.
                 continue
-            channel = Channel(connection)
-            reader = threading.Thread(target=self._read, args=(channel,), daemon=True)
+            channel = Channel(connection, engine_decoder())
+            reader = threading.Thread(
+                target=self._read, args=(channel,), name="physis-read", daemon=True
+            )
             reader.start()
             self._readers.append(reader)
 
-    def _read(self, channel: Channel) -> None:
-        hello = channel.receive()
-        if hello is None or hello.kind != "hello":
+    def _read(self, channel: Channel[ToEngine]) -> None:
+        """Everything that one worker says, from its first message to its end."""
+        hello = self._greeted(channel)
+        if hello is None:
             channel.close()
             return
-        worker: int = hello.fields["worker"]
-        incarnation: int = hello.fields["incarnation"]
-        if not set_clock(channel):
-            channel.close()
-            return
+        worker, incarnation = hello.worker, hello.incarnation
         with self._lock:
             self._channels[worker] = channel
             self._called[worker] = incarnation
-        stopped, fatal = False, ""
-        while True:
-            message = channel.receive()
-            if message is None:
-                break
-            if message.kind == "ready":
-                with self._lock:
-                    self._ready[worker] = message
-                    self._up.add(worker)
-                self._changed.ring()
-                if incarnation > 0:
-                    fields = {**message.fields, "incarnation": incarnation}
-                    self._on_message(worker, Message("ready", fields))
-            elif message.kind == "fatal":
-                with self._lock:
-                    self._fatal = message
-                fatal = f"{message.fields['field']}: {message.fields['reason']}"
-                self._changed.ring()
-            elif message.kind == "stopped":
-                stopped = True
-            else:
-                self._on_message(worker, message)
+        stopped, reason = False, ""
+        try:
+            stopped, reason = self._hear(channel, worker, incarnation)
+        except Exception as error:  # noqa: BLE001
+            # Nobody hears this worker any more, whatever the error was: it counts as lost.
+            reason = f"its receiving thread failed: {described(error)}"
+            channel.close()
         with self._lock:
-            self._dead[worker] = "connection closed"
+            self._dead[worker] = reason or "connection closed"
             self._up.discard(worker)
         self._changed.ring()
         if not stopped and not self._closing:
-            fields = {"incarnation": incarnation, "reason": fatal or self._why(worker)}
-            self._on_message(worker, Message("dead", fields))
+            self._died(worker, incarnation, reason or self._why(worker))
+
+    def _greeted(self, channel: Channel[ToEngine]) -> Hello | None:
+        """Who calls, with its clock set; None where it is no worker of ours."""
+        try:
+            hello = channel.receive()
+            if isinstance(hello, Hello) and set_clock(channel):
+                return hello
+        except BadMessageError as error:
+            print(f"a process that is not a worker called: {error}", file=sys.stderr, flush=True)
+        return None
+
+    def _hear(self, channel: Channel[ToEngine], worker: int, incarnation: int) -> tuple[bool, str]:
+        """Hand on what a worker says until its connection ends.
+
+        Returns whether it stopped as it was asked to, and why it ended where it said so.
+        """
+        stopped, fatal = False, ""
+        while True:
+            try:
+                message = channel.receive()
+            except BadMessageError as error:
+                self._on_news(worker, Refusal(reason=str(error)))
+                continue
+            match message:
+                case None:
+                    return stopped, fatal
+                case Ready():
+                    with self._lock:
+                        self._ready[worker] = message
+                        self._up.add(worker)
+                    self._changed.ring()
+                    if incarnation > 0:
+                        self._on_news(worker, structs.replace(message, incarnation=incarnation))
+                case Fatal():
+                    with self._lock:
+                        self._fatal = message
+                    fatal = f"{message.field}: {message.reason}"
+                    self._changed.ring()
+                case Stopped():
+                    stopped = True
+                case _:
+                    self._on_news(worker, message)
 
     def _why(self, worker: int) -> str:
         process = self._processes.get(worker)
@@ -287,7 +343,7 @@ class ProcessCluster:
         if self._closing:
             return
         for worker in list(self._channels):
-            self.send(worker, Message("stop", {}))
+            self.send(worker, Stop())
         with self._starting:
             self._closing = True
         for worker, process in self._processes.items():

@@ -1,30 +1,47 @@
-"""The workers as the front asks them: answers awaited together, clocks watched, losses known."""
+"""The workers as the engine asks them: answers awaited together, clocks watched, losses known."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from physis_core.clock import Clock
 from physis_core.cluster.host_clock import ClockWatch, Exchange
 from physis_core.cluster.launcher import Cluster
-from physis_core.cluster.messages import Message
-from physis_core.cluster.requests import Requests
+from physis_core.cluster.messages import Done, Message, Request, ShiftClock, Stats
+from physis_core.cluster.threads import start_thread
 
-Answers = dict[int, Message]
+Answers = dict[int, Done | Stats]
 """By worker; one that was lost meanwhile is missing."""
-Parcel = tuple[int, Message]
+Finish = Callable[[Answers], None]
+Parcel = tuple[int, Request]
 """(worker, what it is to get)."""
 
 
-class Crew:
-    """Owned by the engine's thread."""
+@dataclass(slots=True)
+class _Open:
+    """A request that some workers have not answered yet."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    waiting: set[int]
+    finish: Finish
+    answers: Answers = field(default_factory=dict)
+
+
+class WorkerGroup:
+    """Owned by the engine's thread.
+
+    Args:
+        failed: gets the reason where the thread that sends parcels fails; called in that thread.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock, failed: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._requests = Requests()
+        self._failed = failed
+        self._open: dict[int, _Open] = {}
+        self._next = 1
         self._clock_watches: dict[int, ClockWatch] = {}
 
     def alive(self) -> tuple[int, ...]:
@@ -33,21 +50,18 @@ class Crew:
     def send(self, worker: int, message: Message) -> None:
         self._cluster.send(worker, message)
 
-    def ask(
-        self,
-        kind: str,
-        fields: dict[str, Any],
-        finish: Callable[[Answers], None],
-        workers: Iterable[int] | None = None,
-    ) -> None:
+    def ask(self, request: Request, finish: Finish, workers: Iterable[int] | None = None) -> None:
         """Ask all living workers, or these; `finish` is called once with their answers."""
-        workers = self._cluster.alive() if workers is None else tuple(workers)
-        number = self._requests.new(set(workers), finish)
-        fields = {**fields, "asked_s": self._clock.now_s()}
-        for worker in workers:
-            self._cluster.send(worker, Message(kind, {**fields, "request": number}))
+        asked = self._cluster.alive() if workers is None else tuple(workers)
+        number = self._await(set(asked), finish)
+        for worker in asked:
+            self._cluster.send(worker, structs.replace(request, request=number))
 
-    def deliver(self, parcels: Sequence[Parcel], finish: Callable[[Answers], None]) -> None:
+    def broadcast(self, request: Request) -> None:
+        """Ask all and wait for nobody."""
+        self.ask(request, lambda _: None)
+
+    def deliver(self, parcels: Sequence[Parcel], finish: Finish) -> None:
         """Send each parcel to its worker beside this thread, for they may be large.
 
         `finish` is called once all are answered, with one answer by the number of each parcel, of
@@ -59,7 +73,7 @@ class Crew:
             finish(answers)
             return
 
-        def numbered(at: int) -> Callable[[Answers], None]:
+        def numbered(at: int) -> Finish:
             def answered(one: Answers) -> None:
                 nonlocal left
                 answers.update((at, message) for message in one.values())
@@ -71,42 +85,60 @@ class Crew:
 
         ready = []
         for at, (worker, message) in enumerate(parcels):
-            number = self._requests.new({worker}, numbered(at))
-            fields = {**message.fields, "request": number}
-            ready.append((worker, Message(message.kind, fields, message.arrays)))
+            number = self._await({worker}, numbered(at))
+            ready.append((worker, structs.replace(message, request=number)))
 
         def send() -> None:
             for worker, message in ready:
                 self._cluster.send_large(worker, message)
 
-        threading.Thread(target=send, name="physis-parcels", daemon=True).start()
+        start_thread("physis-parcels", send, self._failed)
 
-    def broadcast(self, kind: str, fields: dict[str, Any]) -> None:
-        self.ask(kind, fields, lambda _: None)
-
-    def answered(self, worker: int, message: Message) -> None:
-        if message.kind == "stats":
-            self._watch_clock(worker, message.fields)
-        self._requests.answer(worker, message)
+    def answered(self, worker: int, message: Done | Stats) -> None:
+        if isinstance(message, Stats):
+            self._watch_clock(worker, message)
+        asked = self._open.get(message.request)
+        if asked is None:
+            return
+        asked.answers[worker] = message
+        self._heard(message.request, worker)
 
     def lose(self, worker: int) -> None:
         """Nobody waits for its answers any more."""
-        self._requests.lost(worker)
+        for number in list(self._open):
+            self._heard(number, worker)
         # The one that comes after it has told its time anew.
         self._clock_watches.pop(worker, None)
 
-    def _watch_clock(self, worker: int, fields: Mapping[str, Any]) -> None:
+    def _await(self, workers: set[int], finish: Finish) -> int:
+        number = self._next
+        self._next += 1
+        if workers:
+            self._open[number] = _Open(workers, finish)
+        else:
+            finish({})
+        return number
+
+    def _heard(self, number: int, worker: int) -> None:
+        asked = self._open[number]
+        asked.waiting.discard(worker)
+        if not asked.waiting:
+            del self._open[number]
+            asked.finish(asked.answers)
+
+    def _watch_clock(self, worker: int, stats: Stats) -> None:
         exchange = Exchange(
-            asked_s=fields["asked_s"], remote_s=fields["now_s"], heard_s=self._clock.now_s()
+            asked_s=stats.asked_s, remote_s=stats.now_s, heard_s=self._clock.now_s()
         )
         watch = self._clock_watches.setdefault(worker, ClockWatch())
         error_s = watch.add(exchange)
         if error_s:
-            self._cluster.send(worker, Message("clock", {"shift_s": error_s}))
+            self._cluster.send(worker, ShiftClock(shift_s=error_s))
 
 
-def first_reason(answers: Mapping[int, Message]) -> str:
+def first_reason(answers: Mapping[int, Done | Stats]) -> str:
+    """Why the first of those that refused did so; empty where all did as they were asked."""
     for message in answers.values():
-        if message.fields["reason"]:
-            return str(message.fields["reason"])
+        if isinstance(message, Done) and message.reason:
+            return message.reason
     return ""

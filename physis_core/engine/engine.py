@@ -29,8 +29,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from physis_core.clock import Clock, SteadyClock
-from physis_core.cluster.launcher import Cluster, make_cluster
-from physis_core.cluster.messages import Message, Wake, sleep_precisely
+from physis_core.cluster.host_clock import HostClock
+from physis_core.cluster.launcher import Cluster, OnNews, ThreadCluster
+from physis_core.cluster.messages import (
+    ClusterFailed,
+    GetStats,
+    News,
+    Ready,
+    StallDevice,
+    Stats,
+    ToEngine,
+)
+from physis_core.cluster.processes import ProcessCluster
+from physis_core.cluster.threads import Wake, sleep_precisely
+from physis_core.cluster.worker_group import Answers
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.admission import StreamDoor
 from physis_core.engine.events import EngineEvent, EngineStatus
@@ -44,6 +56,8 @@ from physis_core.model.protocol import ModelSpec
 from physis_core.observe.trace import RunTrace
 from physis_core.types import FinishedChunk, Observation, Refused, StreamState
 from physis_core.worker.links.link import check_link
+from physis_core.worker.loop import WorkerLoop
+from physis_core.worker.process import build_loop
 from physis_core.worker.report import gathered_trace
 
 __all__ = ["Engine", "EngineEvent", "EngineStatus"]
@@ -51,6 +65,19 @@ __all__ = ["Engine", "EngineEvent", "EngineStatus"]
 T = TypeVar("T")
 _WATCH_PERIOD_S = 0.25
 """How often the workers' queues are looked at."""
+
+
+def _build_loop(
+    deployment: Deployment, reply: Callable[[ToEngine], object]
+) -> tuple[WorkerLoop, Ready]:
+    return build_loop(deployment, 0, reply, reply, HostClock())
+
+
+def make_cluster(deployment: Deployment, on_news: OnNews) -> Cluster:
+    """What a deployment asks for: one worker in a thread, or processes."""
+    if deployment.workers == 0:
+        return ThreadCluster(deployment, on_news, _build_loop)
+    return ProcessCluster(deployment, on_news)
 
 
 class Engine:
@@ -70,7 +97,7 @@ class Engine:
         on_event: Callable[[EngineEvent], None] | None = None,
         clock: Clock | None = None,
         door: StreamDoor | None = None,
-        make: Callable[[Deployment, Callable[[int, Message], None]], Cluster] = make_cluster,
+        make: Callable[[Deployment, OnNews], Cluster] = make_cluster,
     ) -> None:
         self.deployment = deployment
         self.spec: ModelSpec = load_spec(deployment.model)
@@ -91,8 +118,9 @@ class Engine:
             on_chunk,
             on_event,
             self._left,
+            lambda reason: self._hear(-1, ClusterFailed(reason=reason)),
         )
-        self._inbox: deque[tuple[int, Message] | Callable[[], None]] = deque()
+        self._inbox: deque[tuple[int, News] | Callable[[], None]] = deque()
         self._wake = Wake()
         self._watch_due_s = math.inf
         self._stop = False
@@ -111,10 +139,9 @@ class Engine:
             # Here, too: no need to start processes to learn that they cannot speak.
             check_link(self.deployment.link)
         ready = self._cluster.start(timeout_s, given_up)
-        self.warmup_s = max(message.fields["warmup_s"] for message in ready)
+        self.warmup_s = max(message.warmup_s for message in ready)
         for message in ready:
-            for block, row in message.fields["costs"].items():
-                self.measured_costs[int(block)] = {int(n): s for n, s in row.items()}
+            self.measured_costs.update(message.costs)
         self._watch_due_s = self._clock.now_s() + _WATCH_PERIOD_S
         self._thread = threading.Thread(target=self._run, name="physis-engine", daemon=True)
         self._thread.start()
@@ -220,15 +247,21 @@ class Engine:
     def stall_device(self, device: int, seconds: float) -> None:
         """Fault injection for tests and benchmarks: the device starts nothing for a while."""
         worker = self.deployment.devices[device].worker
-        self._cluster.send(worker, Message("stall", {"device": device, "seconds": seconds}))
+        self._cluster.send(worker, StallDevice(device=device, seconds=float(seconds)))
 
-    def worker_stats(self, timeout_s: float = 10.0) -> dict[int, Message]:
+    def worker_stats(self, timeout_s: float = 10.0) -> dict[int, Stats]:
         """Each living worker's figures and its task records since the last call (see
         `observe.trace`).
         """
-        return self._await(
-            lambda finish: self._front.crew.ask("stats", {"full": True}, finish), timeout_s
-        )
+
+        def begin(finish: Callable[[Answers], None]) -> None:
+            self._front.crew.ask(self._stats_request(True), finish)
+
+        answers = self._await(begin, timeout_s)
+        return {worker: stats for worker, stats in answers.items() if isinstance(stats, Stats)}
+
+    def _stats_request(self, full: bool) -> GetStats:
+        return GetStats(full=full, asked_s=self._clock.now_s())
 
     def trace(self, timeout_s: float = 10.0) -> RunTrace:
         """Everything recorded since the last call: each chunk's way, and the workers' counters.
@@ -293,11 +326,11 @@ class Engine:
                 return act()
         return box[0]
 
-    def _post(self, item: tuple[int, Message] | Callable[[], None]) -> None:
+    def _post(self, item: tuple[int, News] | Callable[[], None]) -> None:
         self._inbox.append(item)
         self._wake.ring()
 
-    def _hear(self, worker: int, message: Message) -> None:
+    def _hear(self, worker: int, message: News) -> None:
         self._post((worker, message))
 
     def _run(self) -> None:
@@ -317,7 +350,7 @@ class Engine:
             now_s = self._clock.now_s()
             if now_s >= self._watch_due_s:
                 self._watch_due_s = now_s + _WATCH_PERIOD_S
-                front.crew.ask("stats", {"full": False}, front.watch_queues)
+                front.crew.ask(self._stats_request(False), front.watch_queues)
             next_s = min(next_s, self._watch_due_s)
             if self._inbox or self._stop:
                 continue

@@ -22,6 +22,7 @@ EventKind = Literal[
     "edge_lost",
     "edge_given_up",
     "overload",
+    "message_refused",
 ]
 
 

@@ -9,16 +9,31 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from physis_core.clock import Clock
 from physis_core.cluster.launcher import Cluster
-from physis_core.cluster.messages import Message
-from physis_core.cluster.worker_group import Crew
+from physis_core.cluster.messages import (
+    ChunkExit,
+    ChunkRetired,
+    ClusterFailed,
+    Done,
+    EdgeLost,
+    Linked,
+    News,
+    Observe,
+    Ready,
+    Refusal,
+    Release,
+    SetOverload,
+    Stats,
+    StreamFailed,
+    WindowSaved,
+    WorkerDied,
+)
+from physis_core.cluster.worker_group import Answers, WorkerGroup
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.events import Announcer, EngineEvent
 from physis_core.engine.mailbox import Mailbox
-from physis_core.engine.rebuild import split_latent
 from physis_core.engine.recovery import Recovery
 from physis_core.engine.route_health import RouteHealth
 from physis_core.engine.snapshot import SnapshotShelf
@@ -28,7 +43,7 @@ from physis_core.model.protocol import ModelSpec
 from physis_core.pipeline.injector import ReleaseChunk, SkipRelease
 from physis_core.pipeline.overload import OverloadDetector, OverloadState
 from physis_core.pipeline.ready_task import BACKGROUND_S
-from physis_core.types import Array, FinishedChunk, StreamState
+from physis_core.types import FinishedChunk, StreamState
 
 _CHUNKS_REMEMBERED = 8192
 
@@ -47,10 +62,11 @@ class Front:
         on_chunk: Callable[[FinishedChunk], None],
         on_event: Callable[[EngineEvent], None] | None,
         left: Callable[[StreamConfig], None],
+        failed: Callable[[str], None],
     ) -> None:
         self.deployment = deployment
         self.spec = spec
-        self.crew = Crew(cluster, clock)
+        self.crew = WorkerGroup(cluster, clock, failed)
         self.delivered: deque[tuple[int, FinishedChunk]] = deque(maxlen=_CHUNKS_REMEMBERED)
         """(stream handle, chunk without its outputs), for the trace."""
         self._mailbox = mailbox
@@ -109,9 +125,14 @@ class Front:
             self.deployment.devices[route.device_of(step * graph.blocks)].worker
             for step in range(1, graph.steps)
         }
-        fields = {"stream": stream.handle, "epoch": stream.epoch, "number": seen.number}
+        message = Observe(
+            stream=stream.handle,
+            epoch=stream.epoch,
+            number=seen.number,
+            observation=seen.tensors,
+        )
         for worker in workers:
-            self.crew.send(worker, Message("observe", fields, seen.tensors))
+            self.crew.send(worker, message)
 
     def advance(self, stream: Stream) -> float:
         """Release and deliver what is due; returns when to look again."""
@@ -165,85 +186,102 @@ class Front:
             deadline_s=deadline_s,
             version=stream.version,
         )
-        fields = {
-            "seq": seq,
-            "chunk": step.chunk_id,
-            "deadline_s": min(deadline_s, step.release_s + BACKGROUND_S),
-            "release_s": step.release_s,
-            "entry_s": seen.entry_s,
-            "number": seen.number,
-            "sent_s": now_s,
-        }
-        self._send_in(stream, fields, seen.tensors)
+        self._send_in(
+            stream,
+            Release(
+                stream=stream.handle,
+                epoch=stream.epoch,
+                seq=seq,
+                chunk=step.chunk_id,
+                version=stream.version,
+                number=seen.number,
+                deadline_s=min(deadline_s, step.release_s + BACKGROUND_S),
+                release_s=step.release_s,
+                entry_s=seen.entry_s,
+                sent_s=now_s,
+                observation=seen.tensors,
+            ),
+        )
 
     def _release_past(self, stream: Stream, seq: int, chunk_id: int, deadline_s: float) -> None:
         now_s = self._clock.now_s()
-        fields = {
-            "seq": seq,
-            "chunk": chunk_id,
-            "deadline_s": deadline_s,
-            "release_s": now_s,
-            "entry_s": now_s,
-            "number": 0,
-            "sent_s": now_s,
-        }
-        self._send_in(stream, fields, {})
+        self._send_in(
+            stream,
+            Release(
+                stream=stream.handle,
+                epoch=stream.epoch,
+                seq=seq,
+                chunk=chunk_id,
+                version=stream.version,
+                number=0,
+                deadline_s=deadline_s,
+                release_s=now_s,
+                entry_s=now_s,
+                sent_s=now_s,
+            ),
+        )
 
-    def _send_in(
-        self, stream: Stream, fields: dict[str, Any], observation: Mapping[str, Array]
-    ) -> None:
+    def _send_in(self, stream: Stream, message: Release) -> None:
         route = self.deployment.routes[stream.config.route]
-        worker = self.deployment.devices[route.device_of(0)].worker
-        fields = {
-            **fields,
-            "stream": stream.handle,
-            "epoch": stream.epoch,
-            "version": stream.version,
-        }
-        self.crew.send(worker, Message("release", fields, observation))
+        self.crew.send(self.deployment.devices[route.device_of(0)].worker, message)
 
-    def take(self, worker: int, message: Message) -> None:
-        fields = message.fields
-        if message.kind in ("done", "stats"):
-            self.crew.answered(worker, message)
-        elif message.kind in ("exit", "retired", "saved", "failed"):
-            stream = self.desk.by_handle.get(fields["stream"])
-            if stream is None or stream.epoch != fields["epoch"]:
-                return
-            if message.kind == "exit":
-                outputs, latent = split_latent(message.arrays)
-                stream.complete(fields, outputs)
-                self.recovery.chunk_done(stream, fields["exit_s"], latent)
-            elif message.kind == "retired":
-                if stream.on_way.pop(fields["seq"], None) is not None:
+    def take(self, worker: int, message: News) -> None:
+        match message:
+            case ChunkExit():
+                stream = self._stream_of(message)
+                if stream is not None:
+                    stream.complete(message)
+                    self.recovery.chunk_done(stream, message.exit_s, message.latent)
+            case ChunkRetired():
+                stream = self._stream_of(message)
+                if stream is not None and stream.on_way.pop(message.seq, None) is not None:
                     stream.injector.finished()
-            elif message.kind == "saved":
-                assert isinstance(stream.keeps, SnapshotShelf), "only asked for with snapshots"
-                stream.keeps.add(
-                    epoch=fields["epoch"],
-                    seq=fields["seq"],
-                    chunk_id=fields["chunk"],
-                    stage=fields["stage"],
-                    saved=message.arrays,
+            case Done() | Stats():
+                self.crew.answered(worker, message)
+            case WindowSaved():
+                stream = self._stream_of(message)
+                if stream is not None:
+                    assert isinstance(stream.keeps, SnapshotShelf), "only asked for with snapshots"
+                    stream.keeps.add(
+                        epoch=message.epoch,
+                        seq=message.seq,
+                        chunk_id=message.chunk,
+                        stage=message.stage,
+                        saved=message.saved,
+                    )
+            case StreamFailed():
+                stream = self._stream_of(message)
+                if stream is not None:
+                    self.desk.retire(stream, StreamState.FAILED, message.reason)
+            case WorkerDied():
+                self.recovery.lose_worker(worker, message.incarnation, message.reason)
+            case EdgeLost():
+                self.recovery.lose_edge(worker, message.edge, message.generation, message.reason)
+            case Ready():
+                self.recovery.worker_ready(worker, message.incarnation)
+            case Linked():
+                self.recovery.edge_linked(worker, message.edge, message.generation)
+            case Refusal():
+                self._announce("message_refused", message.reason, worker=worker)
+            case ClusterFailed():
+                raise RuntimeError(message.reason)
+            case _:
+                self._announce(
+                    "message_refused", f"{type(message).__name__} out of turn", worker=worker
                 )
-            else:
-                self.desk.retire(stream, StreamState.FAILED, fields["reason"])
-        elif message.kind == "dead":
-            self.recovery.lose_worker(worker, fields["incarnation"], fields["reason"])
-        elif message.kind == "edge_lost":
-            edge = (fields["edge"][0], fields["edge"][1])
-            self.recovery.lose_edge(worker, edge, fields["generation"], fields["reason"])
-        elif message.kind == "ready":
-            self.recovery.worker_ready(worker, fields["incarnation"])
-        elif message.kind == "linked":
-            edge = (fields["edge"][0], fields["edge"][1])
-            self.recovery.edge_linked(worker, edge, fields["generation"])
 
-    def watch_queues(self, answers: dict[int, Message]) -> None:
+    def _stream_of(
+        self, message: ChunkExit | ChunkRetired | WindowSaved | StreamFailed
+    ) -> Stream | None:
+        """None where it is of a stream, or of an epoch, that is no more."""
+        stream = self.desk.by_handle.get(message.stream)
+        return stream if stream is not None and stream.epoch == message.epoch else None
+
+    def watch_queues(self, answers: Answers) -> None:
         queues: dict[int, int] = {}
         for message in answers.values():
-            for device, count in message.fields["queues"].items():
-                queues[int(device)] = count
+            if isinstance(message, Stats):
+                queues.update(message.queues)
         dropped = 0
         for stream in self.streams.values():
             dropped += stream.dropped_for_credit
@@ -254,8 +292,8 @@ class Front:
         if state.level == before:
             return
         for worker in self.crew.alive():
-            limit = {"low_priority_max_batch": state.low_priority_max_batch}
-            self.crew.send(worker, Message("overload", limit))
+            limit = SetOverload(low_priority_max_batch=state.low_priority_max_batch)
+            self.crew.send(worker, limit)
         self._announce(
             "overload",
             f"{state.level}: queues grow by {state.difference_tasks:.1f} tasks at device"

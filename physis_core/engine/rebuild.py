@@ -15,11 +15,8 @@ from collections.abc import Mapping
 
 from physis_core.types import Array
 
-LATENT = "latent."
-"""Names a part of the clean latent in an `exit` message, beside the outputs."""
-
 Latent = Mapping[str, Array]
-"""Parts of one clean latent by `LATENT` + number, [1, ...]."""
+"""Parts of one clean latent by their numbers, [1, ...]."""
 
 
 class PastChunks:
@@ -47,12 +44,3 @@ class PastChunks:
         """The stream begins anew: nothing of before may come back."""
         self._first.clear()
         self._last.clear()
-
-
-def split_latent(arrays: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Outputs and clean latent of an `exit` message."""
-    outputs: dict[str, Array] = {}
-    latent: dict[str, Array] = {}
-    for name, array in arrays.items():
-        (latent if name.startswith(LATENT) else outputs)[name] = array
-    return outputs, latent

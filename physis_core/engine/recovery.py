@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 from physis_core.clock import Clock
 from physis_core.cluster.launcher import Cluster
-from physis_core.cluster.messages import Message
-from physis_core.cluster.worker_group import Crew, Parcel, first_reason
+from physis_core.cluster.messages import GivePast, Relink, RestoreWindow, ResumeStream
+from physis_core.cluster.worker_group import Answers, Parcel, WorkerGroup, first_reason
 from physis_core.deployment.deployment import Deployment, RecoveryKind
 from physis_core.engine.events import Announcer
 from physis_core.engine.rebuild import Latent, PastChunks
 from physis_core.engine.recovery_record import ComingBack, RecoveryRecord
-from physis_core.engine.respawn_plan import Edge, GiveUp, Kill, Relink, Respawn
+from physis_core.engine.respawn_plan import Edge, GiveUp, Kill, RelinkEdge, Respawn
 from physis_core.engine.route_health import RouteHealth
 from physis_core.engine.snapshot import Snapshot, SnapshotShelf
 from physis_core.engine.stream import Stream
@@ -44,7 +44,7 @@ class Recovery:
         deployment: Deployment,
         health: RouteHealth,
         desk: StreamDesk,
-        crew: Crew,
+        crew: WorkerGroup,
         cluster: Cluster,
         clock: Clock,
         announce: Announcer,
@@ -117,10 +117,10 @@ class Recovery:
                 self._cluster.respawn(action.worker, action.incarnation)
             elif isinstance(action, Kill):
                 self._cluster.kill(action.worker)
-            elif isinstance(action, Relink):
-                fields = {"edge": list(action.edge), "generation": action.generation}
+            elif isinstance(action, RelinkEdge):
+                message = Relink(edge=action.edge, generation=action.generation)
                 for end in self._plan.ends(action.edge):
-                    self._crew.send(end, Message("relink", fields))
+                    self._crew.send(end, message)
             else:
                 self._give_up(action)
         waiting = [s for s in self._desk.streams.values() if s.suspended is not None]
@@ -171,7 +171,7 @@ class Recovery:
         )
         workers = self._health.workers(stream.config.route)
 
-        def told(answers: dict[int, Message]) -> None:
+        def told(answers: Answers) -> None:
             if not self._holds(stream, back) or set(answers) != workers:
                 # Another loss came between, and began the way back anew.
                 return
@@ -182,7 +182,7 @@ class Recovery:
             parcels = self._parcels(stream, back)
             self._crew.deliver(parcels, lambda given: delivered(given, len(parcels)))
 
-        def delivered(answers: dict[int, Message], wanted: int) -> None:
+        def delivered(answers: Answers, wanted: int) -> None:
             if not self._holds(stream, back) or len(answers) != wanted:
                 return
             reason = first_reason(answers)
@@ -191,7 +191,7 @@ class Recovery:
                 return
             self._go_on(stream, back)
 
-        self._crew.ask("resume", self._desk.opening(stream), told, workers)
+        self._crew.ask(ResumeStream(opening=self._desk.opening(stream)), told, workers)
 
     def _holds(self, stream: Stream, back: ComingBack) -> bool:
         suspended = stream.suspended
@@ -199,7 +199,6 @@ class Recovery:
 
     def _parcels(self, stream: Stream, back: ComingBack) -> list[Parcel]:
         """What the workers need to make the stream's KV what it was."""
-        where = {"stream": stream.handle, "epoch": stream.epoch}
         parcels: list[Parcel] = []
         keeps = stream.keeps
         if isinstance(keeps, SnapshotShelf) and keeps.newest is not None:
@@ -207,7 +206,15 @@ class Recovery:
             back.from_chunk = (taken.epoch, taken.chunk_id)
             for stage, saved in taken.windows.items():
                 worker = self._worker_of(stream, stage)
-                parcels.append((worker, Message("restore", {**where, "stage": stage}, saved)))
+                parcels.append(
+                    (
+                        worker,
+                        RestoreWindow(
+                            stream=stream.handle, epoch=stream.epoch, stage=stage, saved=saved
+                        ),
+                    )
+                )
+                back.bytes += sum(array.nbytes for array in saved.values())
         elif isinstance(keeps, PastChunks):
             kept = keeps.kept()
             back.chunks = len(kept)
@@ -215,9 +222,11 @@ class Recovery:
             graph = self._deployment.graph
             begins = {self._worker_of(stream, step * graph.blocks) for step in range(graph.passes)}
             for at, latent in enumerate(kept):
-                fields = {**where, "chunk": at - len(kept)}
-                parcels += [(worker, Message("past", fields, latent)) for worker in sorted(begins)]
-        back.bytes = sum(a.nbytes for _, message in parcels for a in message.arrays.values())
+                past = GivePast(
+                    stream=stream.handle, epoch=stream.epoch, chunk=at - len(kept), latent=latent
+                )
+                parcels += [(worker, past) for worker in sorted(begins)]
+                back.bytes += len(begins) * sum(array.nbytes for array in latent.values())
         return parcels
 
     def _worker_of(self, stream: Stream, stage: int) -> int:

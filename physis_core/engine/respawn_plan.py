@@ -42,7 +42,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relink:
+class RelinkEdge:
     """Make this edge anew, at both ends."""
 
     edge: Edge
@@ -57,7 +57,7 @@ class GiveUp:
     edge: Edge | None = None
 
 
-Action = Respawn | Kill | Relink | GiveUp
+Action = Respawn | Kill | RelinkEdge | GiveUp
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class RespawnPlan:
                 line.state = "asked"
                 line.generation += 1
                 line.linked.clear()
-                actions.append(Relink(edge=edge, generation=line.generation))
+                actions.append(RelinkEdge(edge=edge, generation=line.generation))
         return actions
 
     def next_s(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from physis_core.cluster.messages import ChunkExit
 from physis_core.engine.rebuild import PastChunks
 from physis_core.engine.recovery_record import ComingBack
 from physis_core.engine.snapshot import SnapshotShelf
@@ -248,16 +249,14 @@ class Stream:
             if kept[1] >= oldest or number == self.newest_number
         }
 
-    def complete(
-        self, fields: Mapping[str, Any], outputs: Mapping[str, Array]
-    ) -> FinishedChunk | None:
+    def complete(self, message: ChunkExit) -> FinishedChunk | None:
         """A chunk reached the exit: account for it; it waits in `finished` for the pacer."""
-        chunk = self.on_way.get(fields["seq"])
+        chunk = self.on_way.get(message.seq)
         if chunk is None:
             return None
         chunk.exited = True
         self.last_completed = (self.epoch, chunk.chunk_id)
-        exit_s = fields["exit_s"]
+        exit_s = message.exit_s
         self.pacer.completed(chunk.chunk_id, exit_s)
         if not math.isnan(self.last_exit_s):
             self.intervals.add(exit_s - self.last_exit_s)
@@ -267,8 +266,8 @@ class Stream:
             stream_id=self.config.stream_id,
             epoch=self.epoch,
             chunk_id=chunk.chunk_id,
-            outputs=outputs,
-            observations=tuple(self.stamps[number][0] for number in fields["touches"]),
+            outputs=message.outputs,
+            observations=tuple(self.stamps[number][0] for number in message.touches),
             release_s=chunk.release_s,
             entry_s=chunk.entry_s,
             exit_s=exit_s,

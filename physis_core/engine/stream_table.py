@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from physis_core.cluster.messages import Message
-from physis_core.cluster.worker_group import Crew, first_reason
+from physis_core.cluster.messages import (
+    CloseStream,
+    Opening,
+    OpenStream,
+    RestartStream,
+    SetCondition,
+)
+from physis_core.cluster.worker_group import Answers, WorkerGroup, first_reason
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.events import Announcer, EventKind
 from physis_core.engine.mailbox import Mailbox
@@ -39,7 +45,7 @@ class StreamDesk:
         deployment: Deployment,
         spec: ModelSpec,
         health: RouteHealth,
-        crew: Crew,
+        crew: WorkerGroup,
         mailbox: Mailbox,
         costs: Mapping[int, Mapping[int, float]],
         announce: Announcer,
@@ -75,20 +81,20 @@ class StreamDesk:
         stream.keeps = self._keeps()
         changes = self._health.changes(config.route)
 
-        def answered(answers: dict[int, Message]) -> None:
+        def answered(answers: Answers) -> None:
             reason = first_reason(answers)
             if any(given_up is config for given_up in self._abandoned):
                 self._abandoned = [c for c in self._abandoned if c is not config]
-                self._crew.broadcast("close", {"stream": handle})
+                self._crew.broadcast(CloseStream(stream=handle))
                 return
             if self._health.changes(config.route) != changes:
                 reason = self._health.trouble(config.route) or "a worker was lost meanwhile"
             if reason:
-                self._crew.broadcast("close", {"stream": handle})
+                self._crew.broadcast(CloseStream(stream=handle))
                 finish(Refused(reason=reason))
                 return
             if config.stream_id in self.streams:
-                self._crew.broadcast("close", {"stream": handle})
+                self._crew.broadcast(CloseStream(stream=handle))
                 finish(Refused(reason=f"stream_id: {config.stream_id!r}: is open already"))
                 return
             self.streams[config.stream_id] = stream
@@ -96,22 +102,22 @@ class StreamDesk:
             self._announce("stream_opened", "", stream.config.stream_id)
             finish(StreamHandle(stream_id=config.stream_id, epoch=0))
 
-        self._crew.ask("open", self.opening(stream), answered)
+        self._crew.ask(OpenStream(opening=self.opening(stream)), answered)
 
-    def opening(self, stream: Stream) -> dict[str, Any]:
+    def opening(self, stream: Stream) -> Opening:
         """What a worker must know of a stream to run it."""
         config = stream.config
-        return {
-            "stream": stream.handle,
-            "route": config.route,
-            "epoch": stream.epoch,
-            "seed": config.seed,
-            "refresh": config.refresh,
-            "priority": config.priority
-            - (0 if stream.period_s is not None else BACKGROUND_PRIORITY),
-            "conditions": [[version, dict(told)] for version, told in stream.conditions.items()],
-            "block_s": self._block_s(),
-        }
+        background = 0 if stream.period_s is not None else BACKGROUND_PRIORITY
+        return Opening(
+            stream=stream.handle,
+            route=config.route,
+            epoch=stream.epoch,
+            seed=config.seed,
+            refresh=config.refresh,
+            priority=config.priority - background,
+            conditions=[(version, dict(held)) for version, held in stream.conditions.items()],
+            block_s=self._block_s(),
+        )
 
     def _block_s(self) -> list[float]:
         """Seconds of one task of each block, from which workers reckon what is left of a chunk: a
@@ -174,7 +180,7 @@ class StreamDesk:
 
         stream.conditions[version] = condition
 
-        def answered(answers: dict[int, Message]) -> None:
+        def answered(answers: Answers) -> None:
             reason = first_reason(answers)
             if not reason:
                 stream.version = max(stream.version, version)
@@ -184,13 +190,13 @@ class StreamDesk:
                 stream.conditions.pop(version, None)
             finish(Refused(reason=reason) if reason else None)
 
-        fields = {
-            "stream": stream.handle,
-            "version": version,
-            "condition": condition,
-            "oldest_in_use": min(oldest, stream.version),
-        }
-        self._crew.ask("condition", fields, answered)
+        message = SetCondition(
+            stream=stream.handle,
+            version=version,
+            condition=condition,
+            oldest_in_use=min(oldest, stream.version),
+        )
+        self._crew.ask(message, answered)
 
     def restart(self, stream_id: str, reason: str) -> None:
         stream = self.streams.get(stream_id)
@@ -206,7 +212,7 @@ class StreamDesk:
 
     def tell_epoch(self, stream: Stream, reason: str) -> None:
         """All workers drop what belongs to an older epoch than the stream's."""
-        self._crew.broadcast("restart", {"stream": stream.handle, "epoch": stream.epoch})
+        self._crew.broadcast(RestartStream(stream=stream.handle, epoch=stream.epoch))
         self._announce("stream_restarted", reason, stream.config.stream_id)
 
     def close_stream(self, stream_id: str, drain: bool, closed: Callable[[], None]) -> bool:
@@ -237,10 +243,10 @@ class StreamDesk:
             for act in suspended.later:
                 act()
 
-        def gone(_: dict[int, Message]) -> None:
+        def gone(_: Answers) -> None:
             for closed in stream.when_closed:
                 closed()
 
-        self._crew.ask("close", {"stream": stream.handle}, gone)
+        self._crew.ask(CloseStream(stream=stream.handle), gone)
         kind: EventKind = "stream_failed" if state is StreamState.FAILED else "stream_closed"
         self._announce(kind, reason, stream.config.stream_id)

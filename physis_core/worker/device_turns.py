@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from physis_core.cluster.host_clock import HostClock
-from physis_core.cluster.messages import Message
-from physis_core.engine.rebuild import LATENT
+from physis_core.cluster.messages import ChunkExit, ChunkRetired, ToEngine
 from physis_core.observe.recorder import TaskLog
 from physis_core.pipeline.dispatch import RunBatch, WaitUntil, decide
 from physis_core.pipeline.stages import StageSlot, StreamSide
@@ -44,7 +43,7 @@ class DeviceTurns:
         copies: SnapshotCopies | None,
         clock: HostClock,
         receivers: Mapping[tuple[int, int], LinkReceiver],
-        reply: Callable[[Message], object],
+        reply: Callable[[ToEngine], object],
         fail: Callable[[StreamSide, Exception], None],
     ) -> None:
         self.timers: list[tuple[float, int, Device]] = []
@@ -248,11 +247,7 @@ class DeviceTurns:
                 task.sent_s = end_s
                 self.enqueue(task, following, now_s)
             elif slot.link is None:
-                self._reply(
-                    Message(
-                        "retired", {"stream": task.stream, "epoch": task.epoch, "seq": task.seq}
-                    )
-                )
+                self._reply(ChunkRetired(stream=task.stream, epoch=task.epoch, seq=task.seq))
         for task, slot in to_copy:
             # After everything that others wait for, and before the next chunk.
             copies.take(task, slot)  # type: ignore[union-attr]
@@ -278,20 +273,15 @@ class DeviceTurns:
     def _exit(self, task: InFlight, end_s: float) -> None:
         outputs = {name: value.cpu().numpy() for name, value in (task.outputs or {}).items()}
         task.outputs = None
-        if self._keep_latents:
-            outputs.update(payload_arrays(LATENT, task.payload))
         self._reply(
-            Message(
-                "exit",
-                {
-                    "stream": task.stream,
-                    "epoch": task.epoch,
-                    "chunk": task.chunk_id,
-                    "seq": task.seq,
-                    "touches": task.touches,
-                    "exit_s": end_s,
-                },
-                outputs,
+            ChunkExit(
+                stream=task.stream,
+                epoch=task.epoch,
+                seq=task.seq,
+                touches=task.touches,
+                exit_s=end_s,
+                outputs=outputs,
+                latent=payload_arrays(task.payload) if self._keep_latents else {},
             )
         )
 

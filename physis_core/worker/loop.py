@@ -15,11 +15,39 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from physis_core.cluster.host_clock import HostClock
-from physis_core.cluster.messages import Message, Wake, sleep_precisely
+from physis_core.cluster.messages import (
+    CloseStream,
+    Done,
+    EdgeLost,
+    GetStats,
+    GivePast,
+    Linked,
+    Observe,
+    OpenStream,
+    Ping,
+    Release,
+    Relink,
+    Request,
+    RestartStream,
+    RestoreWindow,
+    ResumeStream,
+    SetCondition,
+    SetOverload,
+    ShiftClock,
+    StallDevice,
+    Stats,
+    Stop,
+    StreamFailed,
+    ToEngine,
+    ToWorker,
+)
+from physis_core.cluster.threads import Wake, described, sleep_precisely
 from physis_core.deployment.deployment import Deployment
 from physis_core.pipeline.stages import StreamSide
-from physis_core.types import Array, UserError
+from physis_core.types import UserError
 from physis_core.worker.device import Device
 from physis_core.worker.device_turns import DeviceTurns
 from physis_core.worker.links.envelope import InFlight
@@ -56,8 +84,8 @@ class WorkerLoop:
         deployment: Deployment,
         devices: dict[int, Device],
         *,
-        reply: Callable[[Message], object],
-        reply_large: Callable[[Message], object],
+        reply: Callable[[ToEngine], object],
+        reply_large: Callable[[ToEngine], object],
         clock: HostClock,
     ) -> None:
         self._clock = clock
@@ -99,7 +127,7 @@ class WorkerLoop:
     # -- other threads ----------------------------------------------------------------------------
 
     def post(self, kind: str, what: Any) -> None:
-        """Hand something to the loop: ("message", Message), ("chunk", InFlight), ("credits", ...),
+        """Hand something to the loop: ("message", ToWorker), ("chunk", InFlight), ("credits", ...),
         ("linked", (edge, generation, end)), ("lost", (edge, generation, reason)).
         """
         self.inbox.append((kind, what))
@@ -204,8 +232,7 @@ class WorkerLoop:
         else:
             assert kind == "lost", kind
             edge, generation, reason = what
-            fields = {"edge": list(edge), "generation": generation, "reason": reason}
-            self._reply(Message("edge_lost", fields))
+            self._reply(EdgeLost(edge=edge, generation=generation, reason=reason))
 
     def _take_link(
         self, edge: tuple[int, int], generation: int, end: LinkSender | LinkReceiver
@@ -216,7 +243,7 @@ class WorkerLoop:
             return
         self._link_generation[edge] = generation
         self.put_link(edge, end)
-        self._reply(Message("linked", {"edge": list(edge), "generation": generation}))
+        self._reply(Linked(edge=edge, generation=generation))
 
     def put_link(self, edge: tuple[int, int], end: LinkSender | LinkReceiver) -> None:
         """In the loop's thread, or before it runs."""
@@ -246,52 +273,54 @@ class WorkerLoop:
             slot.credited_s = now_s
             self._turns.touch(slot.device)
 
-    def _obey(self, message: Message) -> None:
-        fields = message.fields
-        if message.kind == "release":
-            self._release(fields, message.arrays)
-        elif message.kind == "observe":
-            side = self._sides.get(fields["stream"])
-            if side is not None and side.epoch == fields["epoch"]:
-                side.newest, side.newest_number = message.arrays, fields["number"]
-        elif message.kind == "open":
-            self._answer(fields, lambda: self._streams.open(fields))
-        elif message.kind == "condition":
-            self._answer(fields, lambda: self._streams.set_condition(fields))
-        elif message.kind == "restart":
-            self._answer(fields, lambda: self._streams.restart_by_message(fields))
-        elif message.kind == "resume":
-            self._answer(fields, lambda: self._streams.resume(fields))
-        elif message.kind == "restore":
-            self._answer(fields, lambda: self._streams.restore(fields, message.arrays))
-        elif message.kind == "past":
-            self._answer(fields, lambda: self._streams.take_past(fields, message.arrays))
-        elif message.kind == "close":
-            self._answer(fields, lambda: self._streams.close(fields["stream"]))
-        elif message.kind == "stats":
-            self._reply(self._stats(fields))
-        elif message.kind == "clock":
-            self._clock.shift(fields["shift_s"])
-        elif message.kind == "overload":
-            self._turns.small_batches = fields["low_priority_max_batch"]
-        elif message.kind == "stall":
-            self._turns.stalled[fields["device"]] = self._clock.now_s() + fields["seconds"]
-        else:
-            assert message.kind == "stop", message.kind
-            self._stop = True
+    def _obey(self, message: ToWorker) -> None:
+        streams = self._streams
+        match message:
+            case Release():
+                self._release(message)
+            case Observe():
+                side = self._sides.get(message.stream)
+                if side is not None and side.epoch == message.epoch:
+                    side.newest, side.newest_number = message.observation, message.number
+            case SetCondition():
+                self._answer(message, lambda: streams.set_condition(message))
+            case OpenStream():
+                self._answer(message, lambda: streams.open(message.opening))
+            case RestartStream():
+                self._answer(message, lambda: streams.restart_by_message(message))
+            case CloseStream():
+                self._answer(message, lambda: streams.close(message.stream))
+            case GetStats():
+                self._reply(self._stats(message))
+            case SetOverload():
+                self._turns.small_batches = message.low_priority_max_batch
+            case ShiftClock():
+                self._clock.shift(message.shift_s)
+            case ResumeStream():
+                self._answer(message, lambda: streams.resume(message.opening))
+            case RestoreWindow():
+                self._answer(message, lambda: streams.restore(message))
+            case GivePast():
+                self._answer(message, lambda: streams.take_past(message))
+            case StallDevice():
+                self._turns.stalled[message.device] = self._clock.now_s() + message.seconds
+            case Stop():
+                self._stop = True
+            case Relink() | Ping():
+                raise AssertionError(f"{type(message).__name__} is not for the loop")
 
-    def _answer(self, fields: dict[str, Any], act: Callable[[], None]) -> None:
+    def _answer(self, request: Request, act: Callable[[], None]) -> None:
         reason = ""
         try:
             act()
         except Exception as error:  # noqa: BLE001
             # Whatever one stream's wishes make a model raise refuses that wish, and stops nobody.
             reason = _reason(error)
-        self._reply(Message("done", {"request": fields["request"], "reason": reason}))
+        self._reply(Done(request=request.request, reason=reason))
 
-    def _release(self, fields: dict[str, Any], observation: Any) -> None:
-        side = self._sides.get(fields["stream"])
-        if side is None or side.epoch != fields["epoch"]:
+    def _release(self, message: Release) -> None:
+        side = self._sides.get(message.stream)
+        if side is None or side.epoch != message.epoch:
             self.late_dropped += 1
             return
         now_s = self._clock.now_s()
@@ -299,21 +328,21 @@ class WorkerLoop:
         chunk = InFlight(
             stream=side.handle,
             epoch=side.epoch,
-            seq=fields["seq"],
+            seq=message.seq,
             stage=0,
             block=0,
             step=0,
-            deadline_s=fields["deadline_s"],
+            deadline_s=message.deadline_s,
             ready_s=now_s,
             priority=side.priority,
-            chunk_id=fields["chunk"],
+            chunk_id=message.chunk,
             seed=side.seed,
-            version=fields["version"],
-            release_s=fields["release_s"],
-            entry_s=fields["entry_s"],
-            touches=(fields["number"],),
-            observation=observation,
-            sent_s=fields["sent_s"],
+            version=message.version,
+            release_s=message.release_s,
+            entry_s=message.entry_s,
+            touches=(message.number,),
+            observation=message.observation,
+            sent_s=message.sent_s,
         )
         self._turns.enqueue(chunk, slot, now_s)
 
@@ -321,28 +350,30 @@ class WorkerLoop:
         if self._sides.get(side.handle) is not side:
             return
         self._streams.close(side.handle)
-        fields = {"stream": side.handle, "epoch": side.epoch, "reason": _reason(error)}
-        self._reply(Message("failed", fields))
+        self._reply(StreamFailed(stream=side.handle, epoch=side.epoch, reason=_reason(error)))
 
-    def _stats(self, fields: dict[str, Any]) -> Message:
+    def _stats(self, question: GetStats) -> Stats:
         sides = self._sides.values()
-        answer: dict[str, Any] = {
-            "request": fields["request"],
-            "asked_s": fields["asked_s"],
-            "now_s": self._clock.now_s(),
-            "queues": queue_lengths(sides),
-            "late_dropped": self.late_dropped,
-        }
-        arrays: dict[str, Array] = {}
-        if fields.get("full"):
-            lost, arrays = recorded(self._turns.log)
-            answer.update(lost)
-            answer["edges"] = [edge_counters(e, s, sides) for e, s in self.senders.items()]
-            answer["places_taken"] = places_taken(sides, self.deployment.credits)
-            answer["snapshots"] = {} if self._copies is None else self._copies.counters()
-            answer["devices"] = [device_counters(d, sides) for d in self.devices.values()]
-        return Message("stats", answer, arrays)
+        brief = Stats(
+            request=question.request,
+            asked_s=question.asked_s,
+            now_s=self._clock.now_s(),
+            queues=queue_lengths(sides),
+            late_dropped=self.late_dropped,
+        )
+        if not question.full:
+            return brief
+        records, lost = recorded(self._turns.log)
+        return structs.replace(
+            brief,
+            records=records,
+            records_lost=lost,
+            places_taken=places_taken(sides, self.deployment.credits),
+            edges=[edge_counters(e, s, sides) for e, s in self.senders.items()],
+            devices=[device_counters(d, sides) for d in self.devices.values()],
+            snapshots={} if self._copies is None else self._copies.counters(),
+        )
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, UserError) else described(error)

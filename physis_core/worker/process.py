@@ -11,17 +11,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.connection import Client
-from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -29,7 +25,22 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from physis_core.cluster.clock_sync import agree_on_time
 from physis_core.cluster.cores import own_cores
 from physis_core.cluster.host_clock import HostClock
-from physis_core.cluster.messages import Channel, Message
+from physis_core.cluster.messages import (
+    Fatal,
+    Hello,
+    Ping,
+    Pong,
+    Ready,
+    Refusal,
+    Relink,
+    Stop,
+    Stopped,
+    ToEngine,
+    ToWorker,
+)
+from physis_core.cluster.orders import SHARED_AT, Orders, Shared, shared_key
+from physis_core.cluster.threads import start_thread
+from physis_core.cluster.transport import BadMessageError, Channel, worker_decoder
 from physis_core.deployment.deployment import Deployment
 from physis_core.types import UserError
 from physis_core.worker.links.edges import WorkerLinks
@@ -37,97 +48,57 @@ from physis_core.worker.loop import WorkerLoop
 from physis_core.worker.warmup import build_devices
 
 _PR_SET_PDEATHSIG = 1
-_SHORTEST_KEY_BYTES = 16
 _SWITCH_S = 2e-4
 """A receiving thread must not wait Python's usual 5 ms for a busy loop to let it run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """What a worker needs to know to find its place."""
-
-    deployment: Deployment
-    worker: int
-    store_host: str
-    store_port: int
-    control_host: str
-    control_port: int
-    key: bytes
-    link_host: str
-    incarnation: int = 0
-    """How often this worker was started before. Links of a later one are made when the front says
-    so."""
-
-    def to_json(self) -> str:
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        values["deployment"] = self.deployment.to_json()
-        values["key"] = self.key.hex()
-        return json.dumps(values)
-
-    @classmethod
-    def from_json(cls, text: str) -> Orders:
-        values = json.loads(text)
-        values["deployment"] = Deployment.from_json(values["deployment"])
-        values["key"] = bytes.fromhex(values["key"])
-        return cls(**values)
 
 
 def build_loop(
     deployment: Deployment,
     worker: int,
-    reply: Callable[[Message], object],
-    reply_large: Callable[[Message], object],
+    reply: Callable[[ToEngine], object],
+    reply_large: Callable[[ToEngine], object],
     clock: HostClock,
-) -> tuple[WorkerLoop, Message]:
-    """A loop with its devices warm, links not yet made, and the `ready` message to send after
+) -> tuple[WorkerLoop, Ready]:
+    """A loop with its devices warm, links not yet made, and the `Ready` message to send after
     them.
     """
     start_s = time.monotonic()
     devices, measured = build_devices(deployment, worker)
     loop = WorkerLoop(deployment, devices, reply=reply, reply_large=reply_large, clock=clock)
-    ready = Message(
-        "ready",
-        {
-            "worker": worker,
-            "pid": os.getpid(),
-            "warmup_s": time.monotonic() - start_s,
-            "costs": {str(block): row for block, row in measured.items()},
-        },
+    ready = Ready(
+        worker=worker,
+        pid=os.getpid(),
+        warmup_s=time.monotonic() - start_s,
+        costs=measured,
     )
     return loop, ready
 
 
 def serve(orders: Orders) -> None:
     """Run one worker until it is stopped."""
-    torch.set_num_threads(orders.deployment.threads)
+    deployment = orders.deployment
+    torch.set_num_threads(deployment.threads)
     sys.setswitchinterval(_SWITCH_S)
     connection = Client((orders.control_host, orders.control_port), authkey=orders.key)
-    channel = Channel(connection)
-    channel.send(
-        Message(
-            "hello",
-            {"worker": orders.worker, "pid": os.getpid(), "incarnation": orders.incarnation},
-        )
-    )
+    channel = Channel(connection, worker_decoder())
+    channel.send(Hello(worker=orders.worker, pid=os.getpid(), incarnation=orders.incarnation))
     clock = HostClock()
     if not agree_on_time(channel, clock):
         return
     try:
-        if orders.deployment.bind_cores:
+        if deployment.bind_cores:
             cores = own_cores(
                 os.sched_getaffinity(0),
                 worker=orders.worker,
-                workers=orders.deployment.workers,
-                threads=orders.deployment.threads,
+                workers=deployment.workers,
+                threads=deployment.threads,
             )
             # Before there are other threads: they inherit it.
             os.sched_setaffinity(0, cores)
-        # A front that is gone is noticed by the reading thread, which stops the loop.
-        loop, ready = build_loop(
-            orders.deployment, orders.worker, channel.send, channel.send_large, clock
-        )
+        # An engine that is gone is noticed by the reading thread, which stops the loop.
+        loop, ready = build_loop(deployment, orders.worker, channel.send, channel.send_large, clock)
         links = WorkerLinks(
-            orders.deployment,
+            deployment,
             orders.worker,
             loop,
             store=(orders.store_host, orders.store_port),
@@ -136,57 +107,50 @@ def serve(orders: Orders) -> None:
         if orders.incarnation == 0:
             links.make_all()
     except UserError as error:
-        fatal = {"field": error.field, "value": str(error.value), "reason": error.reason}
-        channel.send(Message("fatal", {"worker": orders.worker, **fatal}))
+        channel.send(Fatal(field=error.field, value=str(error.value), reason=error.reason))
         channel.close()
         return
     # What was built until now lives as long as the process: no collection need look at it again.
     gc.collect()
     gc.freeze()
     channel.send(ready)
-    reader = threading.Thread(target=_read, args=(channel, loop, links), daemon=True)
-    reader.start()
+    start_thread("physis-read", lambda: _read(channel, loop, links, clock), _end)
     loop.run()
     loop.close()
-    channel.send(Message("stopped", {"worker": orders.worker}))
+    channel.send(Stopped())
     channel.close()
 
 
-def _read(channel: Channel, loop: WorkerLoop, links: WorkerLinks) -> None:
+def _read(
+    channel: Channel[ToWorker], loop: WorkerLoop, links: WorkerLinks, clock: HostClock
+) -> None:
+    """Everything that the engine says, until its end."""
     while True:
-        message = channel.receive()
-        if message is None:
-            break
-        if message.kind == "relink":
-            # Not the loop's: the other end may take its time.
-            links.make_anew(tuple(message.fields["edge"]), message.fields["generation"])
-        else:
-            loop.post("message", message)
-    loop.post("message", Message("stop", {}))
+        try:
+            message = channel.receive()
+        except BadMessageError as error:
+            channel.send(Refusal(reason=str(error)))
+            continue
+        match message:
+            case None:
+                break
+            case Relink():
+                # Not the loop's: the other end may take its time.
+                links.make_anew(message.edge, message.generation)
+            case Ping():
+                channel.send(Pong(now_s=clock.now_s()))
+            case _:
+                loop.post("message", message)
+    loop.post("message", Stop())
     # The loop may be inside a long computation, and nobody is left to want its result.
     time.sleep(5.0)
     os._exit(1)
 
 
-def shared_key(environment: Mapping[str, str]) -> bytes:
-    """What front and workers know each other by, where one does not start the other.
-
-    Raises:
-        UserError: PHYSIS_KEY is missing, or is not at least 16 bytes in hexadecimal.
-    """
-    text = environment.get("PHYSIS_KEY", "")
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) < _SHORTEST_KEY_BYTES:
-        # The value is a secret: it is not repeated.
-        raise UserError(
-            "PHYSIS_KEY",
-            "...",
-            f"must hold at least {2 * _SHORTEST_KEY_BYTES} hexadecimal digits, the same everywhere",
-        )
-    return key
+def _end(reason: str) -> None:
+    """Without the thread that reads, the engine cannot stop this process any more."""
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def die_with_parent() -> None:
@@ -204,14 +168,14 @@ def _orders_of_torchrun(front: str) -> Orders:
     if not os.environ.get("RANK", "").isdigit():
         raise UserError("RANK", os.environ.get("RANK"), "must number the worker, as torchrun does")
     store = TCPStore(host, int(port), None, False)
-    shared: dict[str, Any] = json.loads(store.get("physis/cluster").decode())
+    shared = Shared.from_json(store.get(SHARED_AT))
     return Orders(
-        deployment=Deployment.from_json(shared["deployment"]),
+        deployment_json=shared.deployment,
         worker=int(os.environ["RANK"]),
         store_host=host,
         store_port=int(port),
         control_host=host,
-        control_port=shared["control_port"],
+        control_port=shared.control_port,
         key=key,
         link_host=os.environ.get("PHYSIS_LINK_HOST", "127.0.0.1"),
     )

@@ -6,11 +6,10 @@ And the record of a run, which the front makes of all reports.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from physis_core.cluster.messages import Message
+from physis_core.cluster.messages import Stats
 from physis_core.observe.recorder import TASK_DTYPE, TaskLog
 from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
 from physis_core.pipeline.stages import StageSlot, StreamSide
@@ -19,12 +18,12 @@ from physis_core.worker.device import Device
 from physis_core.worker.links.link import LinkSender
 
 
-def queue_lengths(sides: Iterable[StreamSide]) -> dict[str, int]:
+def queue_lengths(sides: Iterable[StreamSide]) -> dict[int, int]:
     """Waiting chunks by device."""
-    queues: dict[str, int] = {}
+    queues: dict[int, int] = {}
     for slot in _slots(sides):
-        key = str(slot.device.index)
-        queues[key] = queues.get(key, 0) + len(slot.fifo)
+        index = slot.device.index
+        queues[index] = queues.get(index, 0) + len(slot.fifo)
     return queues
 
 
@@ -33,15 +32,15 @@ def places_taken(sides: Iterable[StreamSide], credits: int) -> int:
     return sum(credits - slot.credits for slot in _slots(sides) if slot.bounded)
 
 
-def recorded(log: TaskLog) -> tuple[dict[str, Any], dict[str, Array]]:
+def recorded(log: TaskLog) -> tuple[dict[str, Array], int]:
     """Task records since the last call, as bytes, and how many were lost."""
     tasks, lost = log.take()
-    return {"records_lost": lost}, {"tasks": tasks.view("u1")}
+    return {"tasks": tasks.view("u1")}, lost
 
 
 def edge_counters(
     edge: tuple[int, int], sender: LinkSender, sides: Iterable[StreamSide]
-) -> dict[str, Any]:
+) -> dict[str, int | float]:
     waited_s = sum(slot.blocked_s for slot in _slots(sides) if slot.link is sender)
     return {
         "source": edge[0],
@@ -53,7 +52,7 @@ def edge_counters(
     }
 
 
-def device_counters(device: Device, sides: Iterable[StreamSide]) -> dict[str, Any]:
+def device_counters(device: Device, sides: Iterable[StreamSide]) -> dict[str, int | float | None]:
     # Clean KV is one window for all steps of a block, and counts once.
     kv = {
         id(slot.kv): slot.kv.bytes
@@ -76,17 +75,19 @@ def _slots(sides: Iterable[StreamSide]) -> Iterable[StageSlot]:
 
 
 def gathered_trace(
-    answers: Mapping[int, Message], delivered: Sequence[tuple[int, FinishedChunk]]
+    answers: Mapping[int, Stats], delivered: Sequence[tuple[int, FinishedChunk]]
 ) -> RunTrace:
     """All workers' full reports, and (stream handle, chunk) as they were delivered."""
     return RunTrace(
         tasks=merge_tasks(
-            [np.asarray(m.arrays["tasks"]).view(TASK_DTYPE) for m in answers.values()]
+            [np.asarray(stats.records["tasks"]).view(TASK_DTYPE) for stats in answers.values()]
         ),
         chunks=chunk_rows(delivered),
-        edges=tuple(e for m in answers.values() for e in m.fields["edges"]),
+        edges=tuple(edge for stats in answers.values() for edge in stats.edges),
         devices=tuple(
-            {**d, "worker": worker} for worker, m in answers.items() for d in m.fields["devices"]
+            {**counters, "worker": worker}
+            for worker, stats in answers.items()
+            for counters in stats.devices
         ),
-        records_lost=sum(m.fields["records_lost"] for m in answers.values()),
+        records_lost=sum(stats.records_lost for stats in answers.values()),
     )

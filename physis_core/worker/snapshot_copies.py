@@ -10,11 +10,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from msgspec import structs
 from torch import Tensor
 
-from physis_core.cluster.messages import Message, Wake
+from physis_core.cluster.messages import ToEngine, WindowSaved
+from physis_core.cluster.threads import Wake
 from physis_core.pipeline.stages import StageSlot
 from physis_core.worker.links.envelope import InFlight
 from physis_core.worker.tensor_arrays import to_arrays
@@ -26,7 +27,7 @@ class SnapshotCopies:
     send: gives the front a large message; called in the sending thread.
     """
 
-    def __init__(self, every: int, send: Callable[[Message], object]) -> None:
+    def __init__(self, every: int, send: Callable[[ToEngine], object]) -> None:
         self.every = every
         self.taken = 0
         self.skipped = 0
@@ -37,7 +38,7 @@ class SnapshotCopies:
         self.send_s = 0.0
         """Seconds of the sending thread, which the loop computes beside."""
         self._send = send
-        self._queue: deque[tuple[tuple[int, int], dict[str, Any], Mapping[str, Tensor]]] = deque()
+        self._queue: deque[tuple[WindowSaved, Mapping[str, Tensor]]] = deque()
         self._waiting: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._wake = Wake()
@@ -55,14 +56,15 @@ class SnapshotCopies:
             self._waiting.add(key)
         start_s = time.monotonic()
         saved = {} if slot.kv is None else slot.kv.snapshot()
-        fields = {
-            "stream": task.stream,
-            "epoch": task.epoch,
-            "seq": task.seq,
-            "chunk": task.chunk_id,
-            "stage": slot.stage,
-        }
-        self._queue.append((key, fields, saved))
+        message = WindowSaved(
+            stream=task.stream,
+            epoch=task.epoch,
+            seq=task.seq,
+            chunk=task.chunk_id,
+            stage=slot.stage,
+            saved={},
+        )
+        self._queue.append((message, saved))
         self.taken += 1
         self.bytes += sum(t.numel() * t.element_size() for t in saved.values())
         self.copy_s += time.monotonic() - start_s
@@ -71,12 +73,12 @@ class SnapshotCopies:
     def _run(self) -> None:
         while not self._closed:
             while self._queue and not self._closed:
-                key, fields, saved = self._queue.popleft()
+                message, saved = self._queue.popleft()
                 start_s = time.monotonic()
-                self._send(Message("saved", fields, to_arrays(saved)))
+                self._send(structs.replace(message, saved=to_arrays(saved)))
                 self.send_s += time.monotonic() - start_s
                 with self._lock:
-                    self._waiting.discard(key)
+                    self._waiting.discard((message.stream, message.stage))
             self._wake.wait(-1.0)
 
     def close(self) -> None:
@@ -84,7 +86,7 @@ class SnapshotCopies:
         self._wake.ring()
         self._thread.join()
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> dict[str, int | float]:
         return {
             "taken": self.taken,
             "skipped": self.skipped,

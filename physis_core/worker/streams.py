@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+from physis_core.cluster.messages import (
+    GivePast,
+    Opening,
+    RestartStream,
+    RestoreWindow,
+    SetCondition,
+)
 from physis_core.deployment.deployment import Deployment
-from physis_core.engine.rebuild import LATENT
 from physis_core.pipeline.stages import StageSlot, StreamSide
-from physis_core.types import Array
 from physis_core.worker.device import Device
 from physis_core.worker.links.link import LinkReceiver, LinkSender
 from physis_core.worker.tensor_arrays import payload_tensors, to_tensors
@@ -37,18 +42,18 @@ class WorkerStreams:
         self._receivers = receivers
         self._touch = touch
 
-    def open(self, fields: dict[str, Any]) -> None:
+    def open(self, opening: Opening) -> None:
         side = StreamSide(
-            fields["stream"],
-            fields["route"],
-            fields["epoch"],
-            fields["seed"],
-            fields["refresh"],
-            fields["priority"],
+            opening.stream,
+            opening.route,
+            opening.epoch,
+            opening.seed,
+            opening.refresh,
+            opening.priority,
         )
-        for version, values in fields["conditions"]:
+        for version, values in opening.conditions:
             side.conditions[version] = self._condition(values)
-        side.block_s = fields["block_s"]
+        side.block_s = opening.block_s
         self._build_slots(side)
         self.sides[side.handle] = side
 
@@ -58,19 +63,19 @@ class WorkerStreams:
             for index, device in self._devices.items()
         }
 
-    def set_condition(self, fields: dict[str, Any]) -> None:
-        side = self.sides.get(fields["stream"])
+    def set_condition(self, message: SetCondition) -> None:
+        side = self.sides.get(message.stream)
         if side is None:
             return
-        made = self._condition(fields["condition"])
-        for version in [v for v in side.conditions if v < fields["oldest_in_use"]]:
+        made = self._condition(message.condition)
+        for version in [v for v in side.conditions if v < message.oldest_in_use]:
             del side.conditions[version]
-        side.conditions[fields["version"]] = made
+        side.conditions[message.version] = made
 
-    def restart_by_message(self, fields: dict[str, Any]) -> None:
-        side = self.sides.get(fields["stream"])
-        if side is not None and side.epoch < fields["epoch"]:
-            self.restart(side, fields["epoch"])
+    def restart_by_message(self, message: RestartStream) -> None:
+        side = self.sides.get(message.stream)
+        if side is not None and side.epoch < message.epoch:
+            self.restart(side, message.epoch)
 
     def restart(self, side: StreamSide, epoch: int) -> None:
         self._drop(side)
@@ -80,34 +85,34 @@ class WorkerStreams:
         kept = {slot.stage: slot.kv for slot in side.slots.values()}
         self._build_slots(side, kept)
 
-    def resume(self, fields: dict[str, Any]) -> None:
+    def resume(self, opening: Opening) -> None:
         """Stand ready, empty, for a new epoch after a loss, over the links of now.
 
         A worker that was started anew hears of the stream for the first time.
         """
-        side = self.sides.get(fields["stream"])
+        side = self.sides.get(opening.stream)
         if side is None:
-            self.open(fields)
+            self.open(opening)
             return
-        if fields["epoch"] >= side.epoch:
+        if opening.epoch >= side.epoch:
             # Also where the epoch is the same: the links may be others.
-            self.restart(side, fields["epoch"])
+            self.restart(side, opening.epoch)
 
-    def restore(self, fields: dict[str, Any], saved: Mapping[str, Array]) -> None:
+    def restore(self, message: RestoreWindow) -> None:
         """Give a stage back its KV, as it was after some chunk."""
-        slot = self._resumed(fields).slots[fields["stage"]]
-        if slot.kv is not None and saved:
-            slot.kv.restore(to_tensors(saved))
+        slot = self._resumed(message.stream, message.epoch).slots[message.stage]
+        if slot.kv is not None and message.saved:
+            slot.kv.restore(to_tensors(message.saved))
 
-    def take_past(self, fields: dict[str, Any], latent: Mapping[str, Array]) -> None:
+    def take_past(self, message: GivePast) -> None:
         """A clean latent of before the loss, for the chunk that will run it again."""
-        side = self._resumed(fields)
-        side.past[fields["chunk"]] = payload_tensors(LATENT, latent)
+        side = self._resumed(message.stream, message.epoch)
+        side.past[message.chunk] = payload_tensors(message.latent)
 
-    def _resumed(self, fields: dict[str, Any]) -> StreamSide:
-        side = self.sides.get(fields["stream"])
-        if side is None or side.epoch != fields["epoch"]:
-            raise ValueError(f"stream {fields['stream']} is not in epoch {fields['epoch']} here")
+    def _resumed(self, stream: int, epoch: int) -> StreamSide:
+        side = self.sides.get(stream)
+        if side is None or side.epoch != epoch:
+            raise ValueError(f"stream {stream} is not in epoch {epoch} here")
         return side
 
     def close(self, handle: int) -> None:

@@ -37,10 +37,11 @@ def to_tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
     return tensors
 
 
-def payload_arrays(prefix: str, payload: Sequence[Tensor]) -> dict[str, Array]:
-    return to_arrays({f"{prefix}{i}": part for i, part in enumerate(payload)})
+def payload_arrays(payload: Sequence[Tensor]) -> dict[str, Array]:
+    """The parts of a payload, named by their numbers."""
+    return to_arrays({str(i): part for i, part in enumerate(payload)})
 
 
-def payload_tensors(prefix: str, arrays: Mapping[str, Array]) -> tuple[Tensor, ...]:
+def payload_tensors(arrays: Mapping[str, Array]) -> tuple[Tensor, ...]:
     made = to_tensors(arrays)
-    return tuple(made[f"{prefix}{i}"] for i in range(len(made)))
+    return tuple(made[str(i)] for i in range(len(made)))

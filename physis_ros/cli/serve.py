@@ -10,8 +10,8 @@ import argparse
 import os
 from typing import Any
 
+from physis_core.cluster.orders import shared_key
 from physis_core.types import UserError
-from physis_core.worker.process import shared_key
 from physis_ros.cli import up
 
 SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"

@@ -88,8 +88,8 @@ class Running(Collected):
         end = time.monotonic() + PATIENCE_S
         while True:
             stats = self.engine.worker_stats(PATIENCE_S)
-            taken = [m.fields["places_taken"] for m in stats.values()]
-            waiting = [sum(m.fields["queues"].values()) for m in stats.values()]
+            taken = [m.places_taken for m in stats.values()]
+            waiting = [sum(m.queues.values()) for m in stats.values()]
             if not any(taken) and not any(waiting):
                 return stats
             assert time.monotonic() < end, (taken, waiting)

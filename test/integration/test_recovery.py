@@ -8,7 +8,7 @@ import pytest
 import torch
 from running_engine import STATE, Running, observation
 
-from physis_core.cluster.messages import Message
+from physis_core.cluster.messages import EdgeLost
 from physis_core.cluster.processes import ProcessCluster
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.engine.stream import StreamConfig
@@ -214,8 +214,7 @@ def test_an_edge_that_breaks_alone_is_made_anew_at_both_ends():
         pids = run.engine.worker_pids()
         for worker in (1, 0):
             # Both ends tell; the second one is no news.
-            fields = {"edge": [0, 1], "generation": 0, "reason": "cut"}
-            tell[0](worker, Message("edge_lost", fields))
+            tell[0](worker, EdgeLost(edge=(0, 1), generation=0, reason="cut"))
         after = run.until_chunks("a", 1, 10)
         (record,) = run.engine.recoveries()
         assert run.engine.worker_pids() == pids

@@ -162,7 +162,7 @@ def _while_all_is_well(
             steady = np.diff(exits[skip : chunks + skip])
             intervals_ms[every].append(1e3 * float(np.mean(steady)))
             if every:
-                own = [m.fields["snapshots"] for m in stats.values()]
+                own = [m.snapshots for m in stats.values()]
                 counters[every].append(
                     {key: sum(o[key] for o in own) / len(exits) for key in own[0]}
                 )

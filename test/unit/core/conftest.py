@@ -88,7 +88,7 @@ class Watched:
         """Task records of all workers since the last call."""
         answers = self.engine.worker_stats(PATIENCE_S)
         return np.concatenate(
-            [np.frombuffer(m.arrays["tasks"].tobytes(), TASK_DTYPE) for m in answers.values()]
+            [np.frombuffer(m.records["tasks"].tobytes(), TASK_DTYPE) for m in answers.values()]
         )
 
     def assert_equal_to_reference(

@@ -300,7 +300,7 @@ def test_a_cancelled_stream_gives_everything_back(watch, synthetic, emulated_cos
         seen.until_chunks("a", 1)
         assert seen.engine.close_stream("a", drain=False)
         (stats,) = seen.engine.worker_stats().values()
-        assert stats.fields["queues"] == {}
+        assert stats.queues == {}
         assert seen.engine.status().streams == ()
         assert isinstance(
             seen.engine.open_stream(StreamConfig(stream_id="a", release="free")), StreamHandle

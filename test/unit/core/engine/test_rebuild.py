@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from physis_core.engine.rebuild import LATENT, PastChunks, split_latent
+from physis_core.engine.rebuild import PastChunks
 
 
 def latent(number):
-    return {f"{LATENT}0": np.array([number])}
+    return {"0": np.array([number])}
 
 
 def numbers(past):
-    return [int(kept[f"{LATENT}0"][0]) for kept in past.kept()]
+    return [int(kept["0"][0]) for kept in past.kept()]
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,3 @@ def test_the_sinks_and_the_last_are_kept(window, sink, chunks, wanted):
     assert numbers(past) == wanted
     past.forget()
     assert numbers(past) == []
-
-
-def test_outputs_and_latent_of_one_message_are_told_apart():
-    outputs, clean = split_latent({"action": np.zeros(2), **latent(7)})
-    assert list(outputs) == ["action"]
-    assert list(clean) == [f"{LATENT}0"]

@@ -14,7 +14,7 @@ from physis_core.engine.respawn_plan import (
     STEADY_S,
     GiveUp,
     Kill,
-    Relink,
+    RelinkEdge,
     Respawn,
     RespawnPlan,
 )
@@ -45,7 +45,7 @@ def test_a_lost_worker_is_started_at_once_and_its_edges_follow():
     assert one.next_s() == 10.0
     respawn, relinks = bring_back(one, 0, 10.0)
     assert respawn == Respawn(worker=0, incarnation=1)
-    assert relinks == [Relink(edge=(0, 1), generation=1), Relink(edge=(1, 0), generation=1)]
+    assert relinks == [RelinkEdge(edge=(0, 1), generation=1), RelinkEdge(edge=(1, 0), generation=1)]
     assert one.worker_up(0)
     assert all(one.edge_whole(edge) for edge in EDGES)
     assert one.due(1e9) == []
@@ -148,7 +148,7 @@ def test_whatever_is_lost_all_comes_back_or_is_given_up(data):
                 assert action.incarnation == incarnation[action.worker] + 1
                 incarnation[action.worker] = action.incarnation
                 asked.append(action)
-            elif isinstance(action, Relink):
+            elif isinstance(action, RelinkEdge):
                 assert action.generation == generation[action.edge] + 1
                 assert all(one.worker_up(end) for end in one.ends(action.edge))
                 generation[action.edge] = action.generation

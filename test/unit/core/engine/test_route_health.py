@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route
-from physis_core.engine.respawn_plan import Relink, Respawn
+from physis_core.engine.respawn_plan import RelinkEdge, Respawn
 from physis_core.engine.route_health import RouteHealth
 from physis_core.model.loading import ModelRef, load_spec
 from physis_core.pipeline.partition import make_partition
@@ -48,7 +48,7 @@ def test_a_loss_that_was_made_good_still_shows_as_a_change(health):
     health.plan.worker_ready(1, respawn.incarnation, 1.0)
     assert health.trouble(OVER_BOTH) == "edge 0 -> 1 is lost"
     for action in health.plan.due(1.0):
-        assert isinstance(action, Relink)
+        assert isinstance(action, RelinkEdge)
         for end in health.plan.ends(action.edge):
             health.plan.edge_linked(action.edge, action.generation, end, 1.0)
     assert health.whole(OVER_BOTH)

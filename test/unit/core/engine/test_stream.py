@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from physis_core.cluster.messages import ChunkExit
 from physis_core.engine.rebuild import PastChunks
 from physis_core.engine.stream import OnItsWay, Seen, Stream, StreamConfig
 from physis_core.types import ObservationStamp
@@ -36,7 +37,7 @@ def stream():
 
 
 def exit_of(seq):
-    return {"seq": seq, "exit_s": 2.0, "touches": [1]}
+    return ChunkExit(stream=1, epoch=0, seq=seq, exit_s=2.0, touches=[1], outputs={})
 
 
 def test_after_a_loss_the_owed_chunk_is_made_again(stream):
@@ -53,13 +54,13 @@ def test_after_a_loss_the_owed_chunk_is_made_again(stream):
 
 
 def test_a_chunk_that_exited_and_was_not_delivered_is_owed_too(stream):
-    stream.complete(exit_of(0), {})
+    stream.complete(exit_of(0))
     stream.suspend(3.0, "")
     assert stream.used_number != stream.newest_number
 
 
 def test_what_was_delivered_is_not_made_twice(stream):
-    stream.complete(exit_of(0), {})
+    stream.complete(exit_of(0))
     stream.finished.clear()
     stream.suspend(3.0, "")
     assert stream.used_number == stream.newest_number

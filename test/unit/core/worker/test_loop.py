@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from physis_core.cluster.host_clock import HostClock
-from physis_core.cluster.messages import Message
+from physis_core.cluster.messages import ChunkExit, Done, Opening, OpenStream, Stop
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import load_spec
@@ -115,10 +115,18 @@ class SecondWorker:
         self.ended = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
-        fields = {"route": 0, "epoch": 0, "seed": 0, "refresh": "entry", "priority": 0}
-        fields |= {"stream": 1, "request": 1, "conditions": [[0, {}]], "block_s": [1e-3, 1e-3]}
-        self.loop.post("message", Message("open", fields))
-        self.until("done")
+        opening = Opening(
+            stream=1,
+            route=0,
+            epoch=0,
+            seed=0,
+            refresh="entry",
+            priority=0,
+            conditions=[(0, {})],
+            block_s=[1e-3, 1e-3],
+        )
+        self.loop.post("message", OpenStream(request=1, opening=opening))
+        self.until(Done)
 
     def _run(self):
         try:
@@ -135,7 +143,7 @@ class SecondWorker:
     def until(self, kind, count=1):
         with self.news:
             assert self.news.wait_for(
-                lambda: len([m for m in self.replies if m.kind == kind]) >= count, PATIENCE_S
+                lambda: len([m for m in self.replies if isinstance(m, kind)]) >= count, PATIENCE_S
             )
 
     def chunk(self, number):
@@ -148,7 +156,7 @@ class SecondWorker:
             time.sleep(1e-4)
 
     def stop(self):
-        self.loop.post("message", Message("stop", {}))
+        self.loop.post("message", Stop())
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
@@ -176,7 +184,7 @@ def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(
         worker.asleep()
         worker.loop.deliver(worker.chunk(number))
         # No event to wait for: it was computed before `deliver` returned.
-        assert len([m for m in worker.replies if m.kind == "exit"]) == number + 1
+        assert len([m for m in worker.replies if isinstance(m, ChunkExit)]) == number + 1
     worker.stop()
     assert seen_threads == [threading.get_ident()] * 5
     assert worker.loop.receivers[(0, 1)].credits == [(1, 0, 1)] * 5
@@ -203,10 +211,10 @@ def test_a_loop_that_is_awake_keeps_its_turn_and_chunks_their_order(
         worker.loop.deliver(worker.chunk(number))
     assert not seen_threads
     go_on.set()
-    worker.until("exit", 4)
+    worker.until(ChunkExit, 4)
     worker.stop()
     assert seen_threads == [worker.thread.ident] * 4
-    assert [m.fields["seq"] for m in worker.replies if m.kind == "exit"] == [0, 1, 2, 3]
+    assert [m.seq for m in worker.replies if isinstance(m, ChunkExit)] == [0, 1, 2, 3]
 
 
 def test_who_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
@@ -217,7 +225,7 @@ def test_who_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
     worker.asleep()
     worker.loop.inbox.append(("chunk", worker.chunk(0)))
     worker.loop.deliver(worker.chunk(1))
-    worker.until("exit", 2)
+    worker.until(ChunkExit, 2)
     worker.stop()
     assert seen_threads == [threading.get_ident(), worker.thread.ident]
 
@@ -227,7 +235,7 @@ def test_where_threads_work_together_only_the_loop_computes(synthetic, seen_thre
     seen_threads.clear()
     worker.asleep()
     worker.loop.deliver(worker.chunk(0))
-    worker.until("exit")
+    worker.until(ChunkExit)
     worker.stop()
     assert seen_threads == [worker.thread.ident]
 

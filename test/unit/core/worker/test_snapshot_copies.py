@@ -6,6 +6,7 @@ import threading
 
 import torch
 
+from physis_core.cluster.messages import WindowSaved
 from physis_core.model.kv import ChunkKVWindow
 from physis_core.worker.snapshot_copies import SnapshotCopies
 from physis_core.worker.tensor_arrays import to_tensors
@@ -58,10 +59,11 @@ def test_a_copy_is_of_the_moment_and_restores_the_window(in_flight):
     front.until(1)
     copies.close()
     (message,) = front.came
-    assert message.kind == "saved"
-    assert message.fields == {"stream": 1, "epoch": 2, "seq": 4, "chunk": 4, "stage": 3}
+    assert isinstance(message, WindowSaved)
+    where = (message.stream, message.epoch, message.seq, message.chunk, message.stage)
+    assert where == (1, 2, 4, 4, 3)
     again = window(0)
-    again.restore(to_tensors(message.arrays))
+    again.restore(to_tensors(message.saved))
     k, v = torch.ones(2, 1, 4), torch.ones(2, 1, 4)
     ours, theirs = (one.with_current(k, v, True) for one in (again, wanted))
     assert torch.equal(ours[0], theirs[0])
@@ -80,8 +82,8 @@ def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out(in_flight):
     front.may.set()
     front.until(2)
     copies.close()
-    assert [m.fields["stage"] for m in front.came] == [0, 5]
-    assert copies.counters()["bytes"] == 2 * sum(a.nbytes for a in front.came[0].arrays.values())
+    assert [m.stage for m in front.came] == [0, 5]
+    assert copies.counters()["bytes"] == 2 * sum(a.nbytes for a in front.came[0].saved.values())
 
 
 def test_an_emulated_stage_has_nothing_to_copy_and_still_says_where_it_is(in_flight):
@@ -90,4 +92,4 @@ def test_an_emulated_stage_has_nothing_to_copy_and_still_says_where_it_is(in_fli
     copies.take(in_flight(0, epoch=2), Slot(0, None))
     front.until(1)
     copies.close()
-    assert not front.came[0].arrays
+    assert not front.came[0].saved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from physis_core.cluster.messages import Opening
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.worker.streams import WorkerStreams
 from physis_core.worker.warmup import build_devices
@@ -17,16 +18,16 @@ def test_what_is_left_of_a_chunk_counts_blocks_that_other_workers_run(synthetic)
     devices, _ = build_devices(deployment, 0)
     streams = WorkerStreams(deployment, devices, {(0, 1): "there"}, {(1, 0): "back"}, print)
     streams.open(
-        {
-            "stream": 1,
-            "route": 0,
-            "epoch": 0,
-            "seed": 0,
-            "refresh": "entry",
-            "priority": 0,
-            "conditions": [],
-            "block_s": [0.01, 0.03],
-        }
+        Opening(
+            stream=1,
+            route=0,
+            epoch=0,
+            seed=0,
+            refresh="entry",
+            priority=0,
+            conditions=[],
+            block_s=[0.01, 0.03],
+        )
     )
     left_s = {stage: slot.remaining_s for stage, slot in streams.sides[1].slots.items()}
     assert left_s == {0: pytest.approx(0.03 + 0.01 + 0.03), 2: pytest.approx(0.03)}
