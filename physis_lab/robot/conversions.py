@@ -14,8 +14,8 @@ from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import Array
 from physis_lab.arm.scene import CAMERA_NAME
+from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_controller import Trajectory, TrajectoryPoint
-from physis_ros.robot.trajectory_messages import nanoseconds
 
 
 def told_trajectory(message: JointTrajectory, start_s: float | None) -> Trajectory:
@@ -25,7 +25,7 @@ def told_trajectory(message: JointTrajectory, start_s: float | None) -> Trajecto
         start_s=start_s,
         points=tuple(
             TrajectoryPoint(
-                time_from_start_s=nanoseconds(p.time_from_start) * 1e-9,
+                time_from_start_s=time_to_ns(p.time_from_start) * 1e-9,
                 positions=tuple(p.positions),
                 velocities=tuple(p.velocities),
                 accelerations=tuple(p.accelerations),

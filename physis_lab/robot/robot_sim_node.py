@@ -51,9 +51,9 @@ from physis_ros.node.interfaces import (
     camera_info,
     camera_raw,
 )
-from physis_ros.node.realtime import ask_realtime, leave_realtime
+from physis_ros.node.system import ask_realtime, leave_realtime
+from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_controller import ControllerConfig
-from physis_ros.robot.trajectory_messages import nanoseconds
 
 _MAX_LAG_S = 0.5
 """Behind by more than this the simulation skips instead of racing after the clock."""
@@ -176,7 +176,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         if self._robot is None:
             return
         arrival_s, arrival_ns = self.both_clocks()
-        stamp_ns = nanoseconds(message.header.stamp)
+        stamp_ns = time_to_ns(message.header.stamp)
         start_s = None if stamp_ns == 0 else arrival_s + (stamp_ns - arrival_ns) / 1e9
         self._robot.offer(told_trajectory(message, start_s), arrival_s)
 

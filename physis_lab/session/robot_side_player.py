@@ -21,10 +21,9 @@ from physis_core.types import Array, UserError
 from physis_lab.evaluation.playing import Chunk
 from physis_ros.node.share import share_directory
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.safety.checks import CommandedTrajectory
+from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.types import Instant, SafetyConfig
-from physis_ros.safety.verdict import Verdict
+from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.robot_place import RobotPlace
 from physis_ros.timeline.timed_chunk import IncomingChunk, RefusedChunk

@@ -21,10 +21,9 @@ from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
 from physis_core.types import UserError
-from physis_ros.node.clock_jump import ClockJump
+from physis_ros.node.clock import ClockJump, NodeClock
 from physis_ros.node.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
 from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
-from physis_ros.node.node_clock import NodeClock
 from physis_ros.node.parameters import NodeParameters, param
 from physis_ros.node.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
 

@@ -1,4 +1,4 @@
-"""What a node says of itself on /diagnostics: statuses as plain data, and the message of them."""
+"""What a node reports of itself: statuses on /diagnostics, and percentiles in status messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from physis_core import types
+from physis_ros.msg import Percentiles
 
 OK = DiagnosticStatus.OK
 WARN = DiagnosticStatus.WARN
@@ -44,3 +47,7 @@ def diagnostic_array(
             )
         )
     return message
+
+
+def percentiles_message(found: types.Percentiles) -> Percentiles:
+    return Percentiles(p50=found.p50, p99=found.p99, p999=found.p999, max=found.max, n=found.n)

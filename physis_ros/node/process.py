@@ -20,7 +20,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from physis_core.types import UserError
 from physis_ros.node.domain import domain_from
-from physis_ros.node.image_memory import keep_image_memory
+from physis_ros.node.system import keep_image_memory
 
 EXIT_OK = 0
 EXIT_FAULT = 1

@@ -12,7 +12,7 @@ _NS = 1_000_000_000
 _MAX_SECONDS = 2**31 - 1
 
 
-def time_to_ns(stamp: Time) -> int:
+def time_to_ns(stamp: Time | Duration) -> int:
     return int(stamp.sec) * _NS + int(stamp.nanosec)
 
 

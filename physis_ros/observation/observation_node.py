@@ -32,9 +32,9 @@ from physis_ros.node.interfaces import (
 )
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.observation.images import CameraMessage, ObservationImages
-from physis_ros.observation.joint_messages import joint_readings
 from physis_ros.observation.parameters import ObservationParameters, wanted_inputs
 from physis_ros.observation.sync import Matched, ObservationSync, SyncConfig
+from physis_ros.robot.joint_readings import joint_readings
 
 
 class ObservationNode(PhysisNode[ObservationParameters]):
@@ -148,7 +148,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         assert self._sync is not None, "subscriptions live between activate and cleanup"
         assert self._inputs is not None, "subscriptions live between activate and cleanup"
         try:
-            readings = joint_readings(message, self._inputs.joint_names)
+            stamp_ns = time_to_ns(message.header.stamp)
+            readings = joint_readings(message, self._inputs.joint_names, stamp_ns=stamp_ns)
         except UserError as error:
             self._note_unreadable("joint_states", error)
             return

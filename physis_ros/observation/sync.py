@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from physis_core.types import UserError
+from physis_ros.robot.joint_readings import JointReading
 
 T = TypeVar("T")
 
@@ -49,16 +50,6 @@ class SyncConfig:
                 raise UserError(name, names, "holds a name twice")
         if not self.cameras and not self.joints:
             raise UserError("cameras", self.cameras, "an observation needs a camera or a joint")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointReading:
-    """One joint of one message. Velocity None: unknown."""
-
-    name: str
-    stamp_ns: int
-    position: float
-    velocity: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,27 @@ there. Times are seconds of one clock that the caller chooses and keeps to.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CommandedTrajectory:
+    """As it came: `times_s` [N] from its start, rows of `positions` and `velocities` per time.
+
+    Rows may be ragged here: that is one of the things to check. `velocities` empty: none were
+    given.
+    """
+
+    joint_names: Sequence[str]
+    times_s: Sequence[float]
+    positions: Sequence[Sequence[float]] | Floats
+    velocities: Sequence[Sequence[float]] | Floats = ()
 
 
 class JointMotion:

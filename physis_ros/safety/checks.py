@@ -6,17 +6,13 @@ trajectory or one violation with joint, value and limit out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.robot.joint_motion import cubic_bounds, segment_peaks
-from physis_ros.safety.trajectory_tail import braking_tail
-
-Floats = npt.NDArray[np.float64]
+from physis_ros.robot.joint_motion import CommandedTrajectory, Floats, cubic_bounds, segment_peaks
+from physis_ros.robot.trajectory_tail import braking_tail
 
 _MAX_POINTS = 10_000
 # Rounding on the way (float to text, other libraries' cubics) is not a violation.
@@ -34,20 +30,6 @@ class Violation:
     @property
     def reason(self) -> str:
         return f"{self.check}: {self.detail}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CommandedTrajectory:
-    """As it came: `times_s` [N] from its start, rows of `positions` and `velocities` per time.
-
-    Rows may be ragged here: that is one of the things to check. `velocities` empty: none were
-    given.
-    """
-
-    joint_names: Sequence[str]
-    times_s: Sequence[float]
-    positions: Sequence[Sequence[float]] | Floats
-    velocities: Sequence[Sequence[float]] | Floats = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

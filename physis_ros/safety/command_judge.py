@@ -12,11 +12,9 @@ from typing import Protocol
 import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.robot.joint_motion import JointMotion
+from physis_ros.robot.joint_motion import CommandedTrajectory, Floats, JointMotion
 from physis_ros.safety.checks import (
     CheckedTrajectory,
-    CommandedTrajectory,
-    Floats,
     Violation,
     check_jump,
     check_limits,

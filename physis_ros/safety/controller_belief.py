@@ -5,7 +5,7 @@ may still be slow to take it, and takes none but the newest: one that is replace
 whatever was in force before it, and the next may be taken from there. So the possible motions
 branch with every trajectory. They are not followed one by one: for each trajectory the states are
 kept from which the controller may have gone over to it, the outermost ones at each moment
-(physis_ros.safety.possible_states), which are as many however many motions lead there.
+(physis_ros.safety.possible_motions), which are as many however many motions lead there.
 
 Most moments at which a message may arrive lie on a grid of the clock, so that what is possible then
 can be worked out before a command is there (`look_ahead`); the command waits for the rest alone.

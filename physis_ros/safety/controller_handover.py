@@ -14,10 +14,11 @@ import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats, JointMotion
-from physis_ros.safety.controller_belief import Arrivals, ControllerBelief
+from physis_ros.robot.trajectory_tail import braking_tail
+from physis_ros.safety.controller_belief import ControllerBelief
 from physis_ros.safety.joint_watch import JointWatch
 from physis_ros.safety.late_join import rest
-from physis_ros.safety.trajectory_tail import braking_tail
+from physis_ros.safety.possible_motions import Arrivals
 from physis_ros.safety.types import Forward, SafetyConfig
 
 # A brake that saves less than this is not worth a message.

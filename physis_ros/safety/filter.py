@@ -12,25 +12,26 @@ This is not a certified safety function. A hardware stop is needed.
 from __future__ import annotations
 
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.safety.checks import (
-    CheckedTrajectory,
-    CommandedTrajectory,
-    Floats,
-    Violation,
-)
+from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
+from physis_ros.safety.checks import CheckedTrajectory, Violation
 from physis_ros.safety.command_judge import judged
 from physis_ros.safety.command_sources import CommandSources
 from physis_ros.safety.controller_handover import ControllerHandover
 from physis_ros.safety.joint_watch import JointWatch
 from physis_ros.safety.types import (
+    FINE,
+    Finding,
     Instant,
     Offered,
     Question,
+    ResetAnswer,
     SafetyConfig,
     SafetyCounts,
+    StopLatch,
     Tick,
+    Verdict,
+    most_severe,
 )
-from physis_ros.safety.verdict import FINE, Finding, ResetAnswer, StopLatch, Verdict, most_severe
 
 _NEAR_REST_S = 0.5
 

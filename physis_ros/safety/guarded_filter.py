@@ -11,11 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from physis_ros.safety.checks import CommandedTrajectory, Floats
+from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.command_judge import judged
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.types import Forward, Instant, Offered
-from physis_ros.safety.verdict import Finding, ResetAnswer, Verdict
+from physis_ros.safety.types import Finding, Forward, Instant, Offered, ResetAnswer, Verdict
 
 
 class GuardedFilter:

@@ -10,11 +10,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from physis_ros.robot.joint_limits import RobotLimits
-
-Floats = npt.NDArray[np.float64]
+from physis_ros.robot.joint_motion import Floats
 
 # Measured values overshoot a commanded limit a little without anything being wrong.
 _POSITION_MARGIN = 0.05

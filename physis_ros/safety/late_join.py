@@ -24,7 +24,7 @@ from physis_ros.robot.joint_motion import (
     cubic_peaks,
     end_accelerations,
 )
-from physis_ros.safety.controller_belief import Arrivals
+from physis_ros.safety.possible_motions import Arrivals
 
 # First points that are tried, so long after the latest arrival: the earliest that fits is nearest
 # to what was commanded.

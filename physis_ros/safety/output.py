@@ -21,6 +21,7 @@ from physis_core.observe.percentiles import SlidingWindow
 from physis_core.types import Percentiles
 from physis_ros.msg import SafetyStatus
 from physis_ros.node.base import PhysisNode
+from physis_ros.node.diagnosis import percentiles_message
 from physis_ros.node.interfaces import (
     FORWARD_POSITION,
     JOINT_TRAJECTORY,
@@ -28,7 +29,6 @@ from physis_ros.node.interfaces import (
     SAFETY_HEARTBEAT,
     SAFETY_STATUS,
 )
-from physis_ros.node.status_messages import percentiles_message
 from physis_ros.robot.joint_motion import Floats
 from physis_ros.robot.trajectory_messages import TrajectoryWriter
 from physis_ros.safety.types import Forward

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from physis_core.types import Percentiles
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
-from physis_ros.node.fixed_rate import FixedRateThread
+from physis_ros.node.threads import FixedRateThread
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.output import SafetyOutput, StatusNow
-from physis_ros.safety.verdict import Finding, Verdict
+from physis_ros.safety.types import Finding, Verdict
 
 _LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
 # Percentiles over a long window take a while; a reader of the status does not need them oftener.

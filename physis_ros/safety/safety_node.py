@@ -33,9 +33,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import UserError
-from physis_ros.node.asked_thread import AskedThread
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
-from physis_ros.node.fixed_rate import FixedRateThread
 from physis_ros.node.interfaces import (
     ENABLE,
     ESTOP,
@@ -44,15 +42,16 @@ from physis_ros.node.interfaces import (
     SAFETY_COMMAND_IN,
     SAFETY_TELEOP_IN,
 )
-from physis_ros.node.realtime import ask_realtime, lock_memory
-from physis_ros.robot.trajectory_messages import from_trajectory, nanoseconds
+from physis_ros.node.system import ask_realtime, lock_memory
+from physis_ros.node.threads import AskedThread, FixedRateThread
+from physis_ros.node.time_messages import time_to_ns
+from physis_ros.robot.trajectory_messages import from_trajectory
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
 from physis_ros.safety.output import SafetyOutput, StatusNow
 from physis_ros.safety.parameters import SafetyParameters
 from physis_ros.safety.report import SafetyReport
-from physis_ros.safety.types import Instant
-from physis_ros.safety.verdict import Finding, Verdict
+from physis_ros.safety.types import Finding, Instant, Verdict
 
 _SWITCH_S = 5e-4
 
@@ -187,13 +186,13 @@ class SafetyNode(PhysisNode[SafetyParameters]):
 
     def _on_joints(self, message: JointState) -> None:
         if self._guard is not None:
-            stamp_ns = nanoseconds(message.header.stamp)
+            stamp_ns = time_to_ns(message.header.stamp)
             self._guard.joints(message.name, message.position, message.velocity, stamp_ns=stamp_ns)
 
     def _on_command(self, message: JointTrajectory, source: str) -> None:
         if self._guard is None or not self.active:
             return
-        stamp_ns = nanoseconds(message.header.stamp)
+        stamp_ns = time_to_ns(message.header.stamp)
         steady_s, now_ns = self.both_clocks()
         offered = self._guard.command(
             from_trajectory(message),

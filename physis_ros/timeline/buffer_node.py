@@ -31,14 +31,15 @@ from physis_ros.node.interfaces import (
     STREAM_STATUS,
     action_chunk,
 )
-from physis_ros.observation.joint_messages import whole_state
-from physis_ros.robot.trajectory_messages import TrajectoryWriter, from_chunk, nanoseconds
+from physis_ros.node.time_messages import time_to_ns
+from physis_ros.robot.joint_readings import whole_state
+from physis_ros.robot.trajectory_messages import TrajectoryWriter
+from physis_ros.timeline.chunk_messages import from_chunk
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.parameters import BufferParameters
 from physis_ros.timeline.report import BufferCounts, BufferNow
 from physis_ros.timeline.robot_place import RobotPlace
-from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures
-from physis_ros.timeline.stream_reason import StreamReason
+from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures, StreamReason
 from physis_ros.timeline.stream_record import StreamRecord
 from physis_ros.timeline.types import AcceptedChunk, PlayedPoint
 
@@ -192,7 +193,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         timeline = self._timeline
         if not self.active or timeline is None:
             return
-        stamp_ns, now_ns = nanoseconds(message.header.stamp), self.now_ns()
+        stamp_ns, now_ns = time_to_ns(message.header.stamp), self.now_ns()
         try:
             state = whole_state(message, timeline.limits.names)
         except UserError as error:

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from physis_core.types import UserError
-from physis_ros.timeline.timed_chunk import Floats, Nanoseconds, TimedChunk
+from physis_ros.robot.joint_motion import Floats
+from physis_ros.timeline.timed_chunk import Nanoseconds, TimedChunk
 
 Policy = Literal["replace", "blend", "ensemble"]
 POLICIES: tuple[Policy, ...] = ("replace", "blend", "ensemble")

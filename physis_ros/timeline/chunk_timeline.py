@@ -19,14 +19,13 @@ from dataclasses import replace
 import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.robot.joint_motion import hermite
+from physis_ros.robot.joint_motion import Floats, hermite
 from physis_ros.timeline.chunk_order import ChunkOrder
 from physis_ros.timeline.chunk_overlap import reference
 from physis_ros.timeline.motion_follower import followers
 from physis_ros.timeline.played_plan import PlayedPlan
 from physis_ros.timeline.timed_chunk import (
     ChunkRefusal,
-    Floats,
     IncomingChunk,
     RefusedChunk,
     TimedChunk,

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from physis_ros.robot.joint_motion import Floats
 from physis_ros.timeline.chunk_overlap import Reference
 from physis_ros.timeline.motion_follower import JointFollower
-from physis_ros.timeline.timed_chunk import Floats, Nanoseconds
+from physis_ros.timeline.timed_chunk import Nanoseconds
 
 # Two limits of any arm stop it far sooner; a longer tail means that a limit is absurd.
 _MAX_TAIL_TICKS = 100_000

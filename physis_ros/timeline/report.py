@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from physis_ros.msg import StreamStatus
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
-from physis_ros.node.status_messages import percentiles_message
+from physis_ros.node.diagnosis import percentiles_message
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.stream_figures import StreamFigures
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from physis_ros.timeline.timed_chunk import Floats
+from physis_ros.robot.joint_motion import Floats
 
 # Without a safety node nobody says where the robot is commanded to be; measured is the next best.
 _COMMANDED_WAIT_S = 1.0

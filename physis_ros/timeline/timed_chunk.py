@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_motion import Floats
 
-Floats = npt.NDArray[np.float64]
 Nanoseconds = npt.NDArray[np.int64]
 
 _MAX_POINTS = 10_000

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from physis_core.types import UserError
+from physis_ros.robot.joint_motion import Floats
 from physis_ros.timeline.chunk_overlap import Overlap
-from physis_ros.timeline.timed_chunk import Floats
 
 Underrun = Literal["brake", "coast"]
 UNDERRUN_POLICIES: tuple[Underrun, ...] = ("brake", "coast")

@@ -29,6 +29,7 @@ from physis_ros.node.interfaces import (
     STREAM_STATUS,
     Service,
 )
+from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.trajectory_controller import (
     ControllerConfig,
@@ -36,7 +37,6 @@ from physis_ros.robot.trajectory_controller import (
     TrajectoryController,
     TrajectoryPoint,
 )
-from physis_ros.robot.trajectory_messages import nanoseconds
 
 TICK_S = 0.008
 CHUNK_S = 0.1
@@ -165,13 +165,13 @@ class Stage:
     # The robot ---------------------------------------------------------------------------------
 
     def _on_trajectory(self, message, info):
-        stamp_ns = nanoseconds(message.header.stamp)
+        stamp_ns = time_to_ns(message.header.stamp)
         trajectory = Trajectory(
             joint_names=tuple(message.joint_names),
             start_s=stamp_ns * 1e-9 if stamp_ns else None,
             points=tuple(
                 TrajectoryPoint(
-                    time_from_start_s=nanoseconds(p.time_from_start) * 1e-9,
+                    time_from_start_s=time_to_ns(p.time_from_start) * 1e-9,
                     positions=tuple(p.positions),
                     velocities=tuple(p.velocities),
                 )

@@ -25,7 +25,6 @@ from physis_core.observe.rowlog import RowLog
 from physis_ros.msg import SafetyStatus
 from physis_ros.node.interfaces import SAFETY_COMMAND_IN, SAFETY_STATUS
 from physis_ros.node.time_messages import time_to_ns
-from physis_ros.robot.trajectory_messages import nanoseconds
 
 COLUMNS = {"heard_ns": "ns ROS", "stamp_ns": "ns ROS", "verdict": "as in SafetyStatus"}
 
@@ -45,7 +44,7 @@ def windows(node: Node, path: Path) -> None:
     def hear(message: JointTrajectory) -> None:
         line = {
             "start_ns": time_to_ns(message.header.stamp) or time.time_ns(),
-            "times_s": [nanoseconds(p.time_from_start) * 1e-9 for p in message.points],
+            "times_s": [time_to_ns(p.time_from_start) * 1e-9 for p in message.points],
             "velocities": [list(p.velocities) for p in message.points],
         }
         log.write(json.dumps(line) + "\n")

@@ -12,8 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from physis_ros.node.fixed_rate import FixedRateThread
-from physis_ros.node.realtime import ask_realtime, lock_memory
+from physis_ros.node.system import ask_realtime, lock_memory
+from physis_ros.node.threads import FixedRateThread
 
 
 def main(path: str, rate_hz: str, seconds: str, priority: str) -> int:

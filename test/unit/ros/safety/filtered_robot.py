@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.trajectory_controller import (
     ControllerConfig,
@@ -12,7 +13,6 @@ from physis_ros.robot.trajectory_controller import (
     TrajectoryController,
     TrajectoryPoint,
 )
-from physis_ros.safety.checks import CommandedTrajectory
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.types import Instant, SafetyConfig
 

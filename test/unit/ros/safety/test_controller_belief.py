@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from physis_ros.robot.joint_motion import JointMotion
 from physis_ros.safety.controller_belief import ControllerBelief
-from physis_ros.safety.possible_states import STATES
+from physis_ros.safety.possible_motions import STATES
 
 LATE_S = 0.2
 

@@ -5,10 +5,9 @@ import pytest
 from filtered_robot import LIMITS, NAMES, TICK_S, Robot, smooth, stream
 
 from physis_core.types import UserError
-from physis_ros.safety.checks import CommandedTrajectory
+from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety.command_judge import judged
-from physis_ros.safety.types import Instant, SafetyConfig
-from physis_ros.safety.verdict import Verdict
+from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 
 
 def test_silence_is_hold_with_the_reason():

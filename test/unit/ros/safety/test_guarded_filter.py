@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety import guarded_filter
-from physis_ros.safety.checks import CommandedTrajectory
 from physis_ros.safety.controller_belief import ControllerBelief
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
-from physis_ros.safety.types import Instant, SafetyConfig
-from physis_ros.safety.verdict import Verdict
+from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 
 NAMES = ("lift", "bend")
 LIMITS = RobotLimits(

@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.robot_files import load_robot_limits
 from physis_ros.robot.trajectory_controller import (
@@ -21,10 +22,8 @@ from physis_ros.robot.trajectory_controller import (
     TrajectoryController,
     TrajectoryPoint,
 )
-from physis_ros.safety.checks import CommandedTrajectory
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.types import Instant, SafetyConfig
-from physis_ros.safety.verdict import Verdict
+from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.timed_chunk import IncomingChunk
 from physis_ros.timeline.types import TimelineConfig

@@ -9,8 +9,8 @@ from filtered_robot import LIMITS, NAMES, TICK_S, Robot, smooth, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_ros.safety.checks import CommandedTrajectory
-from physis_ros.safety.verdict import Verdict
+from physis_ros.robot.joint_motion import CommandedTrajectory
+from physis_ros.safety.types import Verdict
 
 
 def test_a_stream_is_played_within_limits_and_ends_in_a_tail_by_itself():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from physis_ros.timeline.stream_reason import StreamReason
+from physis_ros.timeline.stream_figures import StreamReason
 
 
 def test_nothing_has_come() -> None:

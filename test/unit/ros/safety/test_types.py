@@ -1,4 +1,4 @@
-from physis_ros.safety.verdict import FINE, Finding, StopLatch, Verdict, most_severe
+from physis_ros.safety.types import FINE, Finding, StopLatch, Verdict, most_severe
 
 
 def test_the_most_severe_wins_and_the_first_among_equals():

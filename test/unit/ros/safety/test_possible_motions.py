@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_ros.safety.possible_states import STATES, outermost
+from physis_ros.safety.possible_motions import STATES, outermost
 
 
 @settings(max_examples=50, deadline=None)

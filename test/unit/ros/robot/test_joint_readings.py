@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
-from builtin_interfaces.msg import Time
 from hypothesis import given
 from hypothesis import strategies as st
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Header
 
 from physis_core.types import UserError
-from physis_ros.observation.joint_messages import joint_readings, whole_state
+from physis_ros.robot.joint_readings import joint_readings, whole_state
 
 WANTED = ("shoulder", "elbow", "wrist")
+STAMP_NS = 5_000_000_007
 
 
 def state(names: list[str], positions: list[float], velocities: list[float] | None = None):
     return JointState(
-        header=Header(stamp=Time(sec=5, nanosec=7)),
         name=names,
         position=positions,
         velocity=velocities or [],
@@ -30,31 +28,33 @@ def state(names: list[str], positions: list[float], velocities: list[float] | No
 def test_any_order_and_extra_joints(names: list[str]) -> None:
     truth = {name: float(index) for index, name in enumerate(sorted(names))}
     positions = [truth[name] for name in names]
-    got = joint_readings(state(names, positions, [10 * p for p in positions]), WANTED)
+    got = joint_readings(
+        state(names, positions, [10 * p for p in positions]), WANTED, stamp_ns=STAMP_NS
+    )
     assert [reading.name for reading in got] == list(WANTED)
     for reading in got:
         assert reading.position == truth[reading.name]
         assert reading.velocity == 10 * truth[reading.name]
-        assert reading.stamp_ns == 5_000_000_007
+        assert reading.stamp_ns == STAMP_NS
 
 
 def test_half_a_robot_gives_half_the_readings() -> None:
-    got = joint_readings(state(["wrist", "gripper"], [1.0, 2.0]), WANTED)
+    got = joint_readings(state(["wrist", "gripper"], [1.0, 2.0]), WANTED, stamp_ns=STAMP_NS)
     assert [(reading.name, reading.velocity) for reading in got] == [("wrist", None)]
 
 
 def test_nan_in_a_wanted_joint_is_refused_by_name() -> None:
     with pytest.raises(UserError, match=r"joint_states.position\[elbow\]: nan"):
-        joint_readings(state(["shoulder", "elbow"], [0.0, math.nan]), WANTED)
+        joint_readings(state(["shoulder", "elbow"], [0.0, math.nan]), WANTED, stamp_ns=STAMP_NS)
 
 
 def test_nan_elsewhere_does_no_harm() -> None:
-    got = joint_readings(state(["gripper", "elbow"], [math.nan, 1.0]), WANTED)
+    got = joint_readings(state(["gripper", "elbow"], [math.nan, 1.0]), WANTED, stamp_ns=STAMP_NS)
     assert [reading.position for reading in got] == [1.0]
 
 
 def test_nan_velocity_is_unknown_not_zero() -> None:
-    (reading,) = joint_readings(state(["elbow"], [1.0], [math.nan]), WANTED)
+    (reading,) = joint_readings(state(["elbow"], [1.0], [math.nan]), WANTED, stamp_ns=STAMP_NS)
     assert reading.velocity is None
 
 
@@ -70,7 +70,7 @@ def test_contradictions_are_refused(
     names: list[str], positions: list[float], velocities: list[float], said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        joint_readings(state(names, positions, velocities), WANTED)
+        joint_readings(state(names, positions, velocities), WANTED, stamp_ns=STAMP_NS)
 
 
 def test_a_whole_state_has_every_joint_and_its_velocity() -> None:

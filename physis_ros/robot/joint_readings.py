@@ -9,17 +9,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from sensor_msgs.msg import JointState
 
 from physis_core.types import Array, UserError
-from physis_ros.node.time_messages import time_to_ns
-from physis_ros.observation.sync import JointReading
 
 
-def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointReading, ...]:
-    """The wanted joints of one message, each with the message's stamp. Others are ignored.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointReading:
+    """One joint of one message. Velocity None: unknown."""
+
+    name: str
+    stamp_ns: int
+    position: float
+    velocity: float | None
+
+
+class JointValues(Protocol):
+    """The part of a sensor_msgs/JointState that is read here."""
+
+    @property
+    def name(self) -> Sequence[str]: ...
+    @property
+    def position(self) -> Sequence[float]: ...
+    @property
+    def velocity(self) -> Sequence[float]: ...
+
+
+def joint_readings(
+    message: JointValues, wanted: Sequence[str], *, stamp_ns: int
+) -> tuple[JointReading, ...]:
+    """The wanted joints of one message, each with the message's stamp; other joints are ignored.
 
     Velocity is None where the message brings none, or NaN in its place (drivers without a velocity
     sensor do that): unknown, not zero.
@@ -43,7 +65,6 @@ def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointRea
         if name in at:
             raise UserError("joint_states.name", name, "stands in one message twice")
         at[name] = index
-    stamp_ns = time_to_ns(message.header.stamp)
     readings = []
     for name in wanted:
         index_or_none = at.get(name)
@@ -62,13 +83,13 @@ def joint_readings(message: JointState, wanted: Sequence[str]) -> tuple[JointRea
     return tuple(readings)
 
 
-def whole_state(message: JointState, names: Sequence[str]) -> tuple[Array, Array] | None:
+def whole_state(message: JointValues, names: Sequence[str]) -> tuple[Array, Array] | None:
     """Positions and velocities [names] of one message; None where one of them is missing.
 
     Raises:
         UserError: as `joint_readings`.
     """
-    readings = joint_readings(message, names)
+    readings = joint_readings(message, names, stamp_ns=0)
     velocities = [reading.velocity for reading in readings if reading.velocity is not None]
     if len(velocities) != len(names):
         return None

@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from physis_ros.robot.joint_motion import Floats
 
 # Messages carry whole nanoseconds; points closer than this would be lost in rounding.
 _LEAST_STEP_S = 1e-6

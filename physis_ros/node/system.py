@@ -1,4 +1,4 @@
-"""Real-time priority and locked memory for a process, asked for and honestly reported."""
+"""What a process asks of the operating system: real-time priority, locked and kept memory."""
 
 from __future__ import annotations
 
@@ -57,3 +57,24 @@ def leave_realtime() -> None:
     """Put the calling thread back under normal scheduling: heavy work must not starve others."""
     if hasattr(os, "sched_setscheduler"):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+"""Numbers of mallopt(3), from malloc.h."""
+KEPT_BYTES = 256 << 20
+LARGEST_BYTES = 32 << 20
+"""glibc takes no larger threshold."""
+
+
+def keep_image_memory() -> bool:
+    """False where the C library is another one, and nothing was changed."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    settings = (
+        (_TRIM_THRESHOLD, KEPT_BYTES),
+        (_TOP_PAD, 1 << 20),
+        (_MMAP_THRESHOLD, LARGEST_BYTES),
+    )
+    return all(mallopt(number, value) == 1 for number, value in settings)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from physis_ros.robot.joint_motion import JointMotion, segment_peaks
-from physis_ros.safety.trajectory_tail import braking_tail, rest_position, stopping_time_s
+from physis_ros.robot.trajectory_tail import braking_tail, rest_position, stopping_time_s
 
 joints = st.integers(1, 7)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_ros.node.clock_jump import ClockJumpWatch
+from physis_ros.node.clock import ClockJumpWatch
 
 
 def watch(simulated: bool) -> ClockJumpWatch:
