@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
+from physis_core import files
 from physis_core.types import UserError
 
 _NEEDED: Any = object()
@@ -22,38 +20,10 @@ def read_file(path: Path) -> Fields:
 
     Raises UserError naming the file where it cannot be read, or is not such a file.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise UserError("file", str(path), reason or "cannot be read") from None
-    try:
-        values = json.loads(text) if path.suffix == ".json" else _Loader(text).get_single_data()
-    except json.JSONDecodeError as error:
-        raise UserError("file", str(path), f"line {error.lineno}: {error.msg}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or "is not YAML"
-        raise UserError("file", str(path), f"{where}{problem}") from None
+    values = files.read_file(path)
     if not isinstance(values, Mapping):
         raise UserError("file", str(path), "must hold a mapping of fields")
     return Fields(values, "")
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping: one of the two would be lost in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value} stands there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 class Fields:

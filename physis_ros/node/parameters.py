@@ -14,7 +14,6 @@ changes nothing.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from rcl_interfaces.msg import (
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from physis_core.files import nearest
 from physis_core.types import UserError
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ def resolve(parameters: type[Any], overrides: Mapping[str, Any]) -> dict[str, An
     known = {declaration.name: declaration for declaration in declarations(parameters)}
     for name, value in overrides.items():
         if name not in known:
-            raise UserError(name, value, f"no such parameter{_nearest(name, known)}")
+            raise UserError(name, value, f"no such parameter{nearest(name, known)}")
     values: dict[str, Any] = {}
     for name, declaration in known.items():
         given = overrides.get(name, declaration.default)
@@ -238,14 +238,6 @@ def resolve(parameters: type[Any], overrides: Mapping[str, Any]) -> dict[str, An
             given = ()  # an empty YAML list arrives without a type
         values[name] = declaration.check(given)
     return values
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; valid: {', '.join(sorted(names))}"
 
 
 class NodeParameters(Generic[T]):

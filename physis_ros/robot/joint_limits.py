@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from physis_core.files import parse_yaml, read_file
 from physis_core.types import UserError
 
 # No revolute joint turns so far; a number like this is an angle in degrees.
@@ -90,11 +89,10 @@ def limits_from_yaml(text: str, *, origin: str) -> dict[str, JointLimit]:
     Raises:
         UserError: not YAML, an unknown key, or a value that cannot be a limit.
     """
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        line = str(error).replace("\n", " ")
-        raise UserError("limits", origin, f"not valid YAML: {line}") from None
+    return _limits(parse_yaml(text, origin, "limits"), origin)
+
+
+def _limits(document: Any, origin: str) -> dict[str, JointLimit]:
     if not isinstance(document, Mapping) or not isinstance(document.get("joints"), Mapping):
         raise UserError("limits", origin, "must hold a mapping `joints`")
     unknown = sorted(set(document) - {"robot", "source", "joints"}, key=str)
@@ -112,11 +110,7 @@ def load_limits_file(path: str | Path) -> dict[str, JointLimit]:
     Raises:
         UserError: the file cannot be read, or its content is wrong.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError("limits_file", str(path), f"cannot be read: {error}") from None
-    return limits_from_yaml(text, origin=str(path))
+    return _limits(read_file(Path(path), "limits_file"), str(path))
 
 
 def merge_limits(sources: Iterable[Mapping[str, JointLimit]]) -> dict[str, JointLimit]:

@@ -7,15 +7,13 @@ integration tests all start from here, so that there is one list of nodes and no
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from physis_core.files import nearest, read_file
 from physis_core.types import UserError
 
 NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
@@ -143,14 +141,6 @@ def process_label(node: str, robot: str) -> str:
     return f"{robot}/{node}" if robot else node
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return `; did you mean X?` or the list of what there is, to end a refusal with."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; there is {', '.join(sorted(known))}" if known else ""
-
-
 def stack_names(share: Path) -> list[str]:
     return sorted(path.stem for path in (share / "config" / "stacks").glob("*.yaml"))
 
@@ -165,23 +155,7 @@ def load_stack(name: str, share: Path) -> StackSpec:
     if name not in known:
         raise UserError("stack", name, f"is unknown{nearest(name, known)}")
     path = share / "config" / "stacks" / f"{name}.yaml"
-    data = read_yaml(path)
-    return parse_stack(name, data, where=path.name)
-
-
-def read_yaml(path: Path) -> Any:
-    """Read one YAML document; what cannot be read or parsed is refused with the line."""
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError("file", str(path), error.strerror or "cannot be read") from error
-    except UnicodeDecodeError as error:
-        raise UserError("file", str(path), "is not UTF-8 text") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "is not YAML"
-        raise UserError("file", str(path), f"{problem}{line}") from error
+    return parse_stack(name, read_file(path), where=path.name)
 
 
 def parse_stack(name: str, data: Any, where: str) -> StackSpec:

@@ -15,20 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from physis_core.files import nearest, parse_yaml, read_file
 from physis_core.types import UserError
 from physis_ros.stack.description import (
     NodeSpec,
     Respawn,
     StackSpec,
-    nearest,
     process_label,
-    read_yaml,
 )
 
 NAMESPACE = re.compile(r"(/?[A-Za-z_][A-Za-z0-9_]*)(/[A-Za-z_][A-Za-z0-9_]*)*\Z")
-EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+\Z")
 SIMULATED = "sim"
 """`robot: sim` runs the simulated arm; its limits are those of SIMULATED_ROBOT."""
 SIMULATED_ROBOT = "ur5e"
@@ -153,7 +149,7 @@ def _resolve_node(
     files = []
     for name in node.parameter_files:
         path = share / "config" / name
-        read_yaml(path)
+        read_file(path)
         files.append(path)
     parameters: dict[str, Any] = {}
     for name, value in node.overrides.items():
@@ -193,7 +189,7 @@ def check_parameter_file(path: Path, stack: StackSpec) -> None:
     """Check that a person's parameter file exists, has the form of ROS, and names known nodes."""
     if not path.is_file():
         raise UserError("params_file", str(path), "there is no such file")
-    data = read_yaml(path)
+    data = read_file(path, "params_file")
     if not isinstance(data, Mapping) or not data:
         raise UserError("params_file", str(path), "must map node names to ros__parameters")
     names = [node.name for node in stack.nodes]
@@ -227,13 +223,7 @@ def parse_set(text: str) -> tuple[str, str, Any]:
     node, dot, parameter = target.partition(".")
     if not (sign and dot and node and parameter):
         raise UserError("set", text, "must be node.parameter=value")
-    try:
-        read = yaml.safe_load(value) if value else ""
-    except yaml.YAMLError as error:
-        raise UserError("set", text, "its value is not YAML") from error
-    if isinstance(read, str) and read == value.strip() and EXPONENT.match(read):
-        # YAML 1.1 wants a point before an exponent, ROS and people do not.
-        read = float(read)
+    read = parse_yaml(value, text, "set") if value else ""
     if read is None or isinstance(read, Mapping):
         raise UserError("set", text, "its value must be a number, text, true, false or a list")
     return node, parameter, read

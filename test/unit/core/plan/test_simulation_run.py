@@ -163,7 +163,7 @@ def test_the_simulation_lets_in_what_the_plan_admits() -> None:
 def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text("pool: {devices: 1}\nmodels: {}\npool: {devices: 2}\n")
-    with pytest.raises(UserError, match="line 3: pool stands there twice"):
+    with pytest.raises(UserError, match="line 3: key 'pool' appears twice"):
         read_file(path)
 
 

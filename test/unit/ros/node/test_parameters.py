@@ -72,7 +72,7 @@ def test_names_and_types_come_from_the_dataclass() -> None:
     ("overrides", "said"),
     [
         ({"ratehz": 1.0}, "ratehz: 1.0: no such parameter; did you mean 'rate_hz'?"),
-        ({"zzz": 1}, "zzz: 1: no such parameter; valid: depth"),
+        ({"zzz": 1}, "zzz: 1: no such parameter; known: depth"),
         ({"rate_hz": 0.0}, "rate_hz: 0.0: must be at least 0.1 Hz"),
         ({"rate_hz": float("nan")}, "rate_hz: nan: must be finite"),
         ({"rate_hz": "fast"}, "rate_hz: 'fast': must be float, not str"),

@@ -47,7 +47,8 @@ def test_sources_that_leave_no_room_are_refused_by_joint():
     ("text", "message"),
     [
         ("joints: [1]", "must hold a mapping"),
-        ("{", "not valid YAML"),
+        ("{", "robot.yaml.: line 1: "),
+        ("joints: {}\njoints: {}", "line 2: key .joints. appears twice"),
         ("joints: {}\nspeed: 3", "speed.*unknown key"),
         (yaml_of("velocity: 3.0"), "joints.arm.velocity.*unknown key"),
         (yaml_of("velocity_rad_s: -3.0"), "joints.arm.velocity.*above 0"),

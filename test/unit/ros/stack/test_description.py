@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from physis_core.files import read_file
 from physis_core.types import UserError
 from physis_ros.node.share import share_directory
-from physis_ros.stack.description import NodeSpec, load_stack, parse_stack, read_yaml, stack_names
+from physis_ros.stack.description import NodeSpec, load_stack, parse_stack, stack_names
 
 
 def parse(text: str) -> Any:
@@ -75,8 +76,8 @@ def test_an_unknown_node_is_refused_with_the_nearest() -> None:
 def test_yaml_that_does_not_parse_is_refused_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("a: 1\nb: [1, 2\nc: 3\n")
-    with pytest.raises(UserError, match="in line 3"):
-        read_yaml(path)
+    with pytest.raises(UserError, match="line 3: "):
+        read_file(path)
 
 
 def test_a_node_name_twice_in_a_stack_is_refused() -> None:
