@@ -1,34 +1,23 @@
-"""The report of a run: what came out, how often, how old, how late, and what the arm did with it.
+"""The time part of a run's report: from the buffer's logs to samples, and to figures. Pure.
 
-Pure: tables in, one plain object out. Interval, latency and age stand side by side and are never
-merged.
+Interval, latency and age stand side by side and are never merged. Percentiles of several runs are
+those of all their samples, never of the runs' percentiles. `tables` prints a report.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+import numpy.typing as npt
 
-from physis_core.observe.rowlog import RowTable
-from physis_core.observe.run_samples import samples_of, time_figures
+from physis_core.observe.percentiles import percentiles_of
+from physis_core.observe.rowlog import Column, RowTable
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTables:
-    """The logs of one run.
-
-    chunks: one row per chunk that reached the buffer (columns of BUFFER_CHUNK_COLUMNS).
-    servo: one row per servo tick of the buffer (columns of BUFFER_SERVO_COLUMNS).
-    """
-
-    chunks: RowTable
-    servo: RowTable
-
+NS_PER_MS = 1e6
 
 BUFFER_CHUNK_COLUMNS: Mapping[str, str] = {
     "t_s": "s steady",
@@ -55,6 +44,119 @@ BUFFER_SERVO_COLUMNS: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTables:
+    """The logs of one run.
+
+    chunks: one row per chunk that reached the buffer (columns of BUFFER_CHUNK_COLUMNS).
+    servo: one row per servo tick of the buffer (columns of BUFFER_SERVO_COLUMNS).
+    """
+
+    chunks: RowTable
+    servo: RowTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunSamples:
+    """Samples of the steady state, in milliseconds, and its counts."""
+
+    interval_ms: Column
+    response_ms: Column
+    age_handoff_ms: Column
+    age_servo_ms: Column
+    capture_ms: Column
+    queue_ms: Column
+    handoff_ms: Column
+    elapsed_s: float
+    chunks: int
+    replans: int
+    played: int
+    """Servo ticks that had a valid point."""
+    underruns: int
+    deadline_misses: int
+
+
+def samples_of(
+    chunks: RowTable, servo: RowTable, *, from_s: float, until_s: float = math.inf
+) -> RunSamples:
+    """The samples of the buffer's logs from `from_s` to `until_s` (steady clock)."""
+    steady_chunk = (chunks["t_s"] >= from_s) & (chunks["t_s"] <= until_s)
+    steady_servo = (servo["t_s"] >= from_s) & (servo["t_s"] <= until_s)
+    taken = steady_chunk & (chunks["accepted"] > 0)
+    handed = taken & (chunks["handoff_ns"] > 0)
+
+    def ms(newer: str, older: str, rows: npt.NDArray[np.bool_]) -> Column:
+        return np.asarray((chunks[newer][rows] - chunks[older][rows]) / NS_PER_MS)
+
+    exits = chunks["exit_ns"][taken]
+    epochs = chunks["epoch"][taken]
+    same_epoch = epochs[1:] == epochs[:-1]
+    captures = chunks["capture_oldest_ns"][taken]
+    played = steady_servo & (servo["underrun"] == 0)
+    missed = chunks["exit_ns"][steady_chunk] > chunks["deadline_ns"][steady_chunk]
+    return RunSamples(
+        interval_ms=np.diff(exits)[same_epoch] / NS_PER_MS,
+        response_ms=ms("exit_ns", "entry_ns", taken),
+        age_handoff_ms=ms("handoff_ns", "capture_oldest_ns", handed),
+        age_servo_ms=servo["age_ms"][played],
+        capture_ms=ms("receipt_ns", "capture_oldest_ns", taken),
+        queue_ms=ms("entry_ns", "receipt_ns", taken),
+        handoff_ms=ms("handoff_ns", "exit_ns", handed),
+        elapsed_s=float(np.ptp(servo["t_s"][steady_servo])) if steady_servo.any() else math.nan,
+        chunks=int(np.count_nonzero(taken)),
+        replans=int(np.count_nonzero(np.diff(captures) > 0)) if captures.size else 0,
+        played=int(np.count_nonzero(played)),
+        underruns=int(np.count_nonzero(servo["underrun"][steady_servo])),
+        deadline_misses=int(np.count_nonzero(missed)),
+    )
+
+
+def pooled(runs: Sequence[RunSamples]) -> RunSamples:
+    """All samples of all runs; counts and durations are sums. `runs` must not be empty."""
+    total: dict[str, Any] = {}
+    for field in fields(RunSamples):
+        values = [getattr(run, field.name) for run in runs]
+        total[field.name] = (
+            np.concatenate(values) if isinstance(values[0], np.ndarray) else sum(values)
+        )
+    return RunSamples(**total)
+
+
+def time_figures(samples: RunSamples, *, sensor_hz: float) -> dict[str, Any]:
+    """Intervals, latency, ages, rates and misses, under the names that every report uses."""
+
+    def rate_hz(count: int) -> float:
+        return count / samples.elapsed_s if samples.elapsed_s else math.nan
+
+    def percentiles(values: Column) -> dict[str, Any]:
+        return asdict(percentiles_of(values))
+
+    response_ms = percentiles(samples.response_ms)
+    return {
+        "output_interval_ms": percentiles(samples.interval_ms),
+        "response_latency_ms": response_ms,
+        "action_age_ms": {
+            "handoff": percentiles(samples.age_handoff_ms),
+            "servo": percentiles(samples.age_servo_ms),
+        },
+        "parts_ms": {
+            "capture": percentiles(samples.capture_ms),
+            "queue": percentiles(samples.queue_ms),
+            "response": response_ms,
+            "handoff": percentiles(samples.handoff_ms),
+        },
+        "rates_hz": {
+            "sensor": sensor_hz,
+            "replan": rate_hz(samples.replans),
+            "chunk": rate_hz(samples.chunks),
+            "servo": rate_hz(samples.played),
+        },
+        "deadline_misses": samples.deadline_misses,
+        "underruns": samples.underruns,
+        "chunks": samples.chunks,
+    }
+
+
 def build_report(
     tables: RunTables,
     *,
@@ -66,7 +168,7 @@ def build_report(
     warmup_s: float,
     dropped: int,
 ) -> dict[str, Any]:
-    """The JSON object of DESIGN section 8.
+    """The JSON object that `demo` and `eval` write.
 
     `warmup_s`: seconds from the start of the servo log until the steady state; what lies before is
     counted in `warmup_s` alone and left out of every percentile and rate.
@@ -82,55 +184,3 @@ def build_report(
         "config": dict(config),
         "machine": dict(machine),
     }
-
-
-def print_report(report: Mapping[str, Any], console: Console) -> None:
-    """The report as a person reads it: every number with its meaning."""
-    print_times(report, console)
-    for title, part in (("Task", report["task"]), ("Safety", report["safety"])):
-        console.print(
-            f"{title}: " + ", ".join(f"{k} {_short(v)}" for k, v in part.items()),
-            markup=False,
-            highlight=False,
-        )
-
-
-def print_times(report: Mapping[str, Any], console: Console) -> None:
-    """The part that speaks of time: percentiles, rates, misses."""
-    table = Table(title="Time, in milliseconds", title_justify="left")
-    table.add_column("what")
-    for heading in ("p50", "p99", "p99.9", "max", "samples"):
-        table.add_column(heading, justify="right")
-    age, parts = report["action_age_ms"], report["parts_ms"]
-    rows = [
-        ("output interval (between chunks; not a latency)", report["output_interval_ms"]),
-        ("response latency (observation in, chunk out)", report["response_latency_ms"]),
-        ("action age at hand-off", age["handoff"]),
-        ("action age at every servo tick", age["servo"]),
-        ("  part: capture (sensor stamp to receipt)", parts["capture"]),
-        ("  part: queue (receipt to engine entry)", parts["queue"]),
-        ("  part: response (entry to chunk exit)", parts["response"]),
-        ("  part: handoff (exit to command out)", parts["handoff"]),
-    ]
-    for label, p in rows:
-        table.add_row(label, *(f"{p[k]:.1f}" for k in ("p50", "p99", "p999", "max")), str(p["n"]))
-    console.print(table)
-
-    rates = report["rates_hz"]
-    console.print(
-        "Rates: "
-        + ", ".join(
-            f"{name} {rates[name]:.1f} Hz" for name in ("sensor", "replan", "chunk", "servo")
-        )
-    )
-    console.print(
-        f"Chunks {report['chunks']}, dropped {report['dropped']}, "
-        f"deadline misses {report['deadline_misses']}, underruns {report['underruns']} "
-        f"(after {report['warmup_s']:.1f} s of warm-up)"
-    )
-
-
-def _short(value: object) -> str:
-    if isinstance(value, Mapping):
-        return " / ".join(f"{k} {_short(v)}" for k, v in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     # Heavy imports come after the arguments are known to be right.
     from physis_core.observe.machine import machine
     from physis_core.observe.plots import plot_run
-    from physis_core.observe.report import print_report
     from physis_core.observe.result_file import write_result
+    from physis_core.observe.tables import print_report
     from physis_lab.session.run_record import RunRecord, read_run, report_of
     from physis_lab.session.session import SessionPlan, plan_session
     from physis_ros.node.domain import choose

@@ -285,7 +285,7 @@ def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[
 
 
 def _print_times(report: Mapping[str, Any], console: Any) -> None:
-    from physis_core.observe.report import print_times
+    from physis_core.observe.tables import print_times
 
     print_times(report, console)
     _print_safety(report, console)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from physis_core.observe.report import RunSamples, samples_of
 from physis_core.observe.rowlog import RowTable, read_rows
-from physis_core.observe.run_samples import RunSamples, samples_of
 from physis_core.types import Array, UserError
 from physis_lab.arm.outcome import Outcome
 from physis_lab.arm.tasks import Task

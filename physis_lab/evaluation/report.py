@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from physis_core.observe.run_samples import pooled, time_figures
+from physis_core.observe.report import pooled, time_figures
 from physis_lab.arm.tasks import make_task
 from physis_lab.evaluation.episode import StackEpisode
 from physis_lab.evaluation.intervals import mean_interval, wilson

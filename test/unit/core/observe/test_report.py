@@ -14,9 +14,9 @@ from physis_core.observe.report import (
     BUFFER_SERVO_COLUMNS,
     RunTables,
     build_report,
-    print_report,
 )
 from physis_core.observe.rowlog import RowTable
+from physis_core.observe.tables import print_report
 
 MS = 1_000_000
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from physis_core.observe.report import BUFFER_CHUNK_COLUMNS, BUFFER_SERVO_COLUMNS
+from physis_core.observe.report import (
+    BUFFER_CHUNK_COLUMNS,
+    BUFFER_SERVO_COLUMNS,
+    RunSamples,
+    pooled,
+    samples_of,
+    time_figures,
+)
 from physis_core.observe.rowlog import RowTable
-from physis_core.observe.run_samples import RunSamples, pooled, samples_of, time_figures
 
 MS = 1e6
 
