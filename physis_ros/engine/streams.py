@@ -60,6 +60,7 @@ class EngineStreams:
         """The same, with the executor free meanwhile."""
         config = self._begin(wish)
         opened = await self._apart(lambda: self._engine.open_stream(config, timeout_s=ANSWER_S))
+        assert opened is not None, "what was awaited has its result"
         return self._settle(wish, opened)
 
     async def close_later(self, stream_id: str, *, drain: bool) -> bool:
@@ -72,6 +73,7 @@ class EngineStreams:
         # Not before: what drains is still published.
         if self.by_id.get(stream_id) is stream:
             self._take_out(stream_id)
+        assert closed is not None, "what was awaited has its result"
         return closed
 
     def close_all(self) -> None:

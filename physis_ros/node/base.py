@@ -21,7 +21,7 @@ from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
 from physis_core.types import UserError
-from physis_ros.node.clock import ClockJump, NodeClock
+from physis_ros.node.clock import ClockJump, NodeClock, TimerCallback
 from physis_ros.node.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
 from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
 from physis_ros.node.parameters import NodeParameters, param
@@ -141,7 +141,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         """Why simulated time does not advance; empty where it does, and on wall time."""
         return self._clocks.standstill()
 
-    def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
+    def steady_timer(self, period_s: float, callback: TimerCallback) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
         return self._clocks.steady_timer(period_s, callback)
 

@@ -6,10 +6,12 @@ ROS time stamps what leaves the process; the steady clock measures every duratio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.clock import Clock, JumpThreshold
+from rclpy.clock_type import ClockType
 from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.timer import Timer
@@ -70,6 +72,8 @@ class ClockJumpWatch:
         return ClockJump(delta_s=drift_s) if abs(drift_s) > self._threshold_s else None
 
 
+TimerCallback: TypeAlias = Callable[[], None] | Callable[[], Coroutine[Any, Any, None]]
+
 _LOOK_PERIOD_S = 0.1
 _PAIR_READS = 5
 _PAIR_S = 2e-4
@@ -118,9 +122,14 @@ class NodeClock:
                 break
         return 0.5 * (before_s + after_s), ros_ns
 
-    def steady_timer(self, period_s: float, callback: Callable[[], None]) -> Timer:
+    def steady_timer(self, period_s: float, callback: TimerCallback) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
-        return self._node.create_timer(period_s, callback, clock=self._steady)
+        # rclpy also runs coroutines; its annotation does not say so.
+        return self._node.create_timer(
+            period_s,
+            callback,  # type: ignore[arg-type]
+            clock=self._steady,
+        )
 
     def standstill(self) -> str:
         """Why simulated time does not advance; empty where it does."""

@@ -114,7 +114,7 @@ def image_to_rgb(message: Image, *, field: str) -> Rgb:
         order = ">u2" if message.is_bigendian else "<u2"
         # A padded step may break the alignment of words: copy the rows together first.
         words = np.ascontiguousarray(rows).view(order)
-        pixels = words.astype(np.uint16).reshape(height, width, encoding.channels)
+        pixels: npt.NDArray[Any] = words.astype(np.uint16).reshape(height, width, encoding.channels)
     else:
         pixels = rows.reshape(height, width, encoding.channels)
     if encoding.channels == 1:
@@ -123,10 +123,8 @@ def image_to_rgb(message: Image, *, field: str) -> Rgb:
         raise UserError(f"{field}.width", width, f"{message.encoding} needs an even width")
     if message.encoding.startswith("bayer_") and (width < 2 or height < 2):
         raise UserError(f"{field}.size", f"{width}x{height}", "a Bayer image needs 2x2 pixels")
-    rgb = pixels if encoding.to_rgb is None else encoding.to_rgb(pixels)
-    if rgb.dtype == np.uint16:
-        rgb = (rgb >> 8).astype(np.uint8)
-    return rgb
+    rgb: npt.NDArray[Any] = pixels if encoding.to_rgb is None else encoding.to_rgb(pixels)
+    return _eight_bits(rgb)
 
 
 def compressed_to_rgb(message: CompressedImage, *, field: str) -> Rgb:
@@ -150,12 +148,16 @@ def compressed_to_rgb(message: CompressedImage, *, field: str) -> Rgb:
         pixels = None
     if pixels is None:
         raise UserError(f"{field}.data", f"{data.size} bytes", f"do not decode as {text}")
-    rgb = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
-    if rgb.dtype == np.uint16:
-        rgb = (rgb >> 8).astype(np.uint8)
-    if rgb.dtype != np.uint8:
+    rgb: npt.NDArray[Any] = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
+    if rgb.dtype not in (np.uint8, np.uint16):
         raise UserError(f"{field}.format", text, f"decodes to {rgb.dtype}; 8 or 16 bits are known")
-    return rgb
+    return _eight_bits(rgb)
+
+
+def _eight_bits(pixels: npt.NDArray[Any]) -> Rgb:
+    """The upper 8 of 16 bits; 8 bits as they are."""
+    found: Rgb = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+    return found
 
 
 def rgb_to_image(rgb: Rgb, *, stamp: Time, frame_id: str) -> Image:

@@ -6,9 +6,8 @@
 
 `NodeParameters(node, Limits)` declares each field with a descriptor and a range, takes overrides
 from `-p` and parameter files, refuses what is not declared, and keeps `.value` current while
-parameters are set at run time. A nested dataclass becomes `outer.inner`. A dataclass may check how
-its fields fit together in `__post_init__` (raise UserError); a set request that fails there
-changes nothing.
+parameters are set at run time. A dataclass may check how its fields fit together in
+`__post_init__` (raise UserError); a set request that fails there changes nothing.
 """
 
 from __future__ import annotations
@@ -133,9 +132,10 @@ class Declaration:
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(self.name, value, "must be finite")
         unit = f" {meta.unit}" if meta.unit else ""
-        if meta.minimum is not None and value < meta.minimum:
+        number = value if isinstance(value, (int, float)) else math.nan
+        if meta.minimum is not None and number < meta.minimum:
             raise UserError(self.name, value, f"must be at least {meta.minimum:g}{unit}")
-        if meta.maximum is not None and value > meta.maximum:
+        if meta.maximum is not None and number > meta.maximum:
             raise UserError(self.name, value, f"must be at most {meta.maximum:g}{unit}")
         if meta.choices and value not in meta.choices:
             raise UserError(self.name, value, f"must be one of {', '.join(meta.choices)}")
@@ -178,16 +178,12 @@ def _bounds_text(meta: _Meta) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def declarations(parameters: type[Any], prefix: str = "") -> tuple[Declaration, ...]:
-    """The flat list of parameters that a dataclass describes, nested ones by dots."""
+def declarations(parameters: type[Any]) -> tuple[Declaration, ...]:
+    """The parameters that a dataclass describes."""
     hints = get_type_hints(parameters)
     found: list[Declaration] = []
     for field in dataclasses.fields(parameters):
-        name = prefix + field.name
         hint = hints[field.name]
-        if dataclasses.is_dataclass(hint):
-            found.extend(declarations(hint, prefix=f"{name}."))
-            continue
         element, is_array = hint, False
         if get_origin(hint) is tuple:
             element, is_array = get_args(hint)[0], True
@@ -195,7 +191,7 @@ def declarations(parameters: type[Any], prefix: str = "") -> tuple[Declaration, 
             raise TypeError(f"{parameters.__name__}.{field.name} is not a parameter field")
         found.append(
             Declaration(
-                name=name,
+                name=field.name,
                 element=element,
                 is_array=is_array,
                 default=field.default,
@@ -203,19 +199,6 @@ def declarations(parameters: type[Any], prefix: str = "") -> tuple[Declaration, 
             )
         )
     return tuple(found)
-
-
-def build(parameters: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
-    """The dataclass from flat, checked values by dotted name."""
-    hints = get_type_hints(parameters)
-    arguments: dict[str, Any] = {}
-    for field in dataclasses.fields(parameters):  # type: ignore[arg-type]
-        hint = hints[field.name]
-        if dataclasses.is_dataclass(hint):
-            arguments[field.name] = build(hint, values, prefix=f"{prefix}{field.name}.")
-        else:
-            arguments[field.name] = values[prefix + field.name]
-    return parameters(**arguments)
 
 
 def resolve(parameters: type[Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,7 +249,7 @@ class NodeParameters(Generic[T]):
             if name not in own and not name.startswith(_RESERVED_PREFIXES)
         }
         self._values = resolve(parameters, overrides)
-        self.value: T = build(parameters, self._values)
+        self.value: T = parameters(**self._values)
         if validate is not None:
             validate(self.value)
         for name, declaration in self._declarations.items():
@@ -318,7 +301,7 @@ class NodeParameters(Generic[T]):
 
     def _check(self, requested: list[Parameter[Any]]) -> SetParametersResult:
         try:
-            candidate = build(self._type, self._changed(requested))
+            candidate = self._type(**self._changed(requested))
             if self._validate is not None:
                 self._validate(candidate)
         except UserError as error:
@@ -329,7 +312,7 @@ class NodeParameters(Generic[T]):
         if not any(parameter.name in self._declarations for parameter in accepted):
             return
         self._values = self._changed(accepted)
-        self.value = build(self._type, self._values)
+        self.value = self._type(**self._values)
         if self._on_change is not None:
             self._on_change(self.value)
 

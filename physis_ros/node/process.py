@@ -111,7 +111,7 @@ def _spin(node: RunnableNode, stop: threading.Event) -> int:
 
 def _new_executor() -> Any:
     try:
-        from rclpy.experimental import EventsExecutor
+        from rclpy.experimental.events_executor import EventsExecutor
     except ImportError:  # before Kilted
         return SingleThreadedExecutor()
     return EventsExecutor()

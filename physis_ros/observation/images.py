@@ -8,6 +8,7 @@ computes without the interpreter's lock.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
 
 from sensor_msgs.msg import CompressedImage, Image
 
@@ -16,7 +17,7 @@ from physis_core.types import UserError
 from physis_ros.node.image_messages import compressed_to_rgb, image_to_rgb, rgb_to_image
 from physis_ros.node.time_messages import time_to_ns
 
-CameraMessage = Image | CompressedImage
+CameraMessage: TypeAlias = Image | CompressedImage
 
 
 def read_image(camera: str, message: CameraMessage, size: tuple[int, int]) -> Image:

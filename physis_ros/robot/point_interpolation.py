@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from physis_core.types import Array
 
 
@@ -25,10 +27,11 @@ def interpolate(
     """
     span = to_s - from_s
     t = min(max(now_s - from_s, 0.0), span)
+    zero = np.zeros_like(a.position)
     if span <= 0.0:
-        c = (b.position, 0.0 * b.position, 0.0 * b.position, 0.0, 0.0, 0.0)
+        c: tuple[Array, ...] = (b.position, zero, zero, zero, zero, zero)
     elif a.velocity is None or b.velocity is None:
-        c = (a.position, (b.position - a.position) / span, 0.0 * a.position, 0.0, 0.0, 0.0)
+        c = (a.position, (b.position - a.position) / span, zero, zero, zero, zero)
     elif a.acceleration is None or b.acceleration is None:
         gap = b.position - a.position
         c = (
@@ -36,8 +39,8 @@ def interpolate(
             a.velocity,
             (3.0 * gap - (2.0 * a.velocity + b.velocity) * span) / span**2,
             (-2.0 * gap + (a.velocity + b.velocity) * span) / span**3,
-            0.0,
-            0.0,
+            zero,
+            zero,
         )
     else:
         # What is left of position, velocity and acceleration for the three highest terms.

@@ -107,7 +107,8 @@ def _rest_position(
     if (lowest > highest).any():
         return None
     middle = 0.5 * (lowest + highest)
-    return np.clip(np.clip(middle, np.array(limits.lower), np.array(limits.upper)), lowest, highest)
+    inside = np.clip(middle, np.array(limits.lower), np.array(limits.upper))
+    return np.asarray(np.clip(inside, lowest, highest))
 
 
 def _fits(

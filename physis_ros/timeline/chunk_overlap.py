@@ -22,8 +22,8 @@ from physis_core.types import UserError
 from physis_ros.robot.joint_motion import Floats
 from physis_ros.timeline.timed_chunk import Nanoseconds, TimedChunk
 
-Policy = Literal["replace", "blend", "ensemble"]
-POLICIES: tuple[Policy, ...] = ("replace", "blend", "ensemble")
+OverlapPolicy = Literal["replace", "blend", "ensemble"]
+POLICIES: tuple[OverlapPolicy, ...] = ("replace", "blend", "ensemble")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Overlap:
     """A policy and its one number: seconds of fading for `blend`, decay per chunk for
     `ensemble`."""
 
-    policy: Policy = "replace"
+    policy: OverlapPolicy = "replace"
     fade_s: float = 0.1
     decay: float = 0.5
 

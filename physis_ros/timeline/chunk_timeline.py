@@ -180,7 +180,7 @@ class ChunkTimeline:
         first = plan.index_at_or_after(now_ns + self._lead_ns)
         first = min(first, plan.size - 1)
         times_ns = plan.start_ns + np.arange(first, plan.size, dtype=np.int64) * self._tick_ns
-        times_s = (times_ns - now_ns) * 1e-9
+        times_s: Floats = (times_ns - now_ns) * np.float64(1e-9)
         if times_s[0] < self.config.lead_s:
             # At rest for a while: the point of rest is due at the lead.
             times_s = times_s + (self.config.lead_s - times_s[0])

@@ -5,11 +5,12 @@ config/buffer_node.param.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from physis_ros.node.parameters import param
 from physis_ros.robot.parameters import RobotParameters
-from physis_ros.timeline.chunk_overlap import POLICIES, Overlap
-from physis_ros.timeline.types import UNDERRUN_POLICIES, TimelineConfig
+from physis_ros.timeline.chunk_overlap import POLICIES, Overlap, OverlapPolicy
+from physis_ros.timeline.types import UNDERRUN_POLICIES, TimelineConfig, Underrun
 
 WINDOW_STARTS = ("stamped", "immediate")
 
@@ -117,11 +118,13 @@ class BufferParameters(RobotParameters):
     )
 
     def timeline(self) -> TimelineConfig:
+        # The parameters' own check of their choices came first.
+        policy, underrun = cast(OverlapPolicy, self.overlap), cast(Underrun, self.underrun)
         return TimelineConfig(
             tick_s=1.0 / self.servo_hz,
             lead_s=self.lead_s,
-            overlap=Overlap(policy=self.overlap, fade_s=self.fade_s, decay=self.ensemble_decay),
-            underrun=self.underrun,
+            overlap=Overlap(policy=policy, fade_s=self.fade_s, decay=self.ensemble_decay),
+            underrun=underrun,
             coast_s=self.coast_s,
             correction_share=self.correction_share,
             max_age_s=self.max_action_age_s,

@@ -64,7 +64,7 @@ def start_positions(
     Raises:
         UserError: a joint is missing or named twice, or a position is not finite.
     """
-    return _rows(contract, joint_names, positions, rows=1)[0]
+    return np.asarray(_rows(contract, joint_names, positions, rows=1)[0])
 
 
 def step_actions(

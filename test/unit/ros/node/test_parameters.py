@@ -16,11 +16,6 @@ from physis_ros.node.parameters import REQUIRED, NodeParameters, declarations, p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gains:
-    blend: float = param(0.5, description="g", minimum=0.0, maximum=1.0, runtime=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     rate_hz: float = param(
         30.0, description="rate", unit="Hz", minimum=0.1, maximum=100.0, runtime=True
@@ -29,7 +24,7 @@ class Settings:
     mode: str = param("slow", description="mode", choices=("slow", "fast"), runtime=True)
     names: tuple[str, ...] = param((), description="names")
     weights: tuple[float, ...] = param((1.0,), description="weights", minimum=0.0, runtime=True)
-    gains: Gains = Gains()
+    blend: float = param(0.5, description="g", minimum=0.0, maximum=1.0, runtime=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +55,19 @@ def make_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeNode]:
 
 def test_names_and_types_come_from_the_dataclass() -> None:
     found = {d.name: d for d in declarations(Settings)}
-    assert list(found) == ["rate_hz", "depth", "mode", "names", "weights", "gains.blend"]
+    assert list(found) == ["rate_hz", "depth", "mode", "names", "weights", "blend"]
     assert found["weights"].is_array
     assert found["rate_hz"].descriptor().floating_point_range[0].to_value == 100.0
     assert found["rate_hz"].descriptor().description == "rate [Hz]"
     assert found["names"].descriptor().read_only
-    assert not found["gains.blend"].descriptor().read_only
+    assert not found["blend"].descriptor().read_only
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         ({"ratehz": 1.0}, "ratehz: 1.0: no such parameter; did you mean 'rate_hz'?"),
-        ({"zzz": 1}, "zzz: 1: no such parameter; known: depth"),
+        ({"zzz": 1}, "zzz: 1: no such parameter; known: blend, depth"),
         ({"rate_hz": 0.0}, "rate_hz: 0.0: must be at least 0.1 Hz"),
         ({"rate_hz": float("nan")}, "rate_hz: nan: must be finite"),
         ({"rate_hz": "fast"}, "rate_hz: 'fast': must be float, not str"),
@@ -80,7 +75,7 @@ def test_names_and_types_come_from_the_dataclass() -> None:
         ({"mode": "sidewards"}, "mode: 'sidewards': must be one of slow, fast"),
         ({"names": "a"}, "names: 'a': must be a list of str"),
         ({"weights": [0.5, -1.0]}, "weights: -1.0: must be at least 0"),
-        ({"gains.blend": 2.0}, "gains.blend: 2.0: must be at most 1"),
+        ({"blend": 2.0}, "blend: 2.0: must be at most 1"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(overrides: dict[str, Any], said: str) -> None:
@@ -96,19 +91,19 @@ def test_a_required_parameter_must_be_set() -> None:
 
 
 def test_overrides_reach_the_dataclass(make_node: MakeNode) -> None:
-    node = make_node("rate_hz:=5", "names:=[a, b]", "gains.blend:=0.25", "weights:=[1, 2]")
+    node = make_node("rate_hz:=5", "names:=[a, b]", "blend:=0.25", "weights:=[1, 2]")
     parameters = NodeParameters(node, Settings)
     assert parameters.value.rate_hz == 5.0
     assert parameters.value.names == ("a", "b")
     assert parameters.value.weights == (1.0, 2.0)
-    assert parameters.value.gains.blend == 0.25
+    assert parameters.value.blend == 0.25
     assert node.get_parameter("rate_hz").value == 5.0
     assert node.get_parameter("mode").value == "slow"
 
 
 def test_an_unknown_override_is_refused(make_node: MakeNode) -> None:
-    with pytest.raises(UserError, match="did you mean 'gains.blend'"):
-        NodeParameters(make_node("gains.blnd:=0.5"), Settings)
+    with pytest.raises(UserError, match="did you mean 'blend'"):
+        NodeParameters(make_node("blnd:=0.5"), Settings)
 
 
 def test_a_request_is_whole_or_nothing(make_node: MakeNode) -> None:
@@ -123,11 +118,11 @@ def test_a_request_is_whole_or_nothing(make_node: MakeNode) -> None:
     assert parameters.value == Settings()
     assert seen == []
     done = node.set_parameters_atomically(
-        [Parameter("rate_hz", value=50), Parameter("gains.blend", value=1)]
+        [Parameter("rate_hz", value=50), Parameter("blend", value=1)]
     )
     assert done.successful, done.reason
     assert parameters.value.rate_hz == 50.0
-    assert parameters.value.gains.blend == 1.0
+    assert parameters.value.blend == 1.0
     assert seen == [parameters.value]
     done = node.set_parameters_atomically([Parameter("weights", value=[3, 4])])
     assert done.successful, done.reason
