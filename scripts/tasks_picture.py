@@ -14,9 +14,9 @@ from physis_core.types import Array
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import HOME_RAD, Kinematics
 from physis_lab.arm.plant import Plant
-from physis_lab.arm.push_expert import HIGH_M, LOW_M, TOUCH_M
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import Task, make_task
+from physis_lab.tasks.push_expert import HIGH_M, LOW_M, TOUCH_M
+from physis_lab.tasks.task import Task, make_task
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "images" / "tasks.png"
 SIZE = 320

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint", help="a path, or a name in checkpoints/ (default: physis_tiny_TASK)"
     )
-    parser.add_argument("--task", help="a task of physis_lab.arm.tasks (default: follow)")
+    parser.add_argument("--task", help="a task of physis_lab.tasks.task (default: follow)")
     parser.add_argument(
         "--episodes", type=int, help="how many (default: 20, with --stack 8)", metavar="N"
     )
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _check(args: argparse.Namespace) -> None:
     """Raises UserError: a number out of range, or an argument of the other mode."""
-    from physis_lab.arm.tasks import make_task
+    from physis_lab.tasks.task import make_task
 
     if args.stack and args.like is not None:
         raise UserError("like", str(args.like), "is a fast mode; leave --stack out")
@@ -136,8 +136,8 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     from physis_core.model.inputs import read_model_inputs
     from physis_core.types import Array
     from physis_lab.evaluation.closed_loop import ClosedLoopConfig
-    from physis_lab.evaluation.figures import evaluate_fast
-    from physis_lab.session.robot_side_player import RobotSidePlayer, robot_side, side_figures
+    from physis_lab.evaluation.fast_report import evaluate_fast
+    from physis_lab.evaluation.robot_side import RobotSidePlayer, robot_side, side_figures
     from physis_ros.engine.checkpoint_file import checkpoint_path
 
     checkpoint = checkpoint_path(args.checkpoint)
@@ -171,8 +171,8 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
 def _stack(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     from physis_core.observe.machine import machine
     from physis_core.observe.result_file import write_result
-    from physis_lab.evaluation.report import stack_report
-    from physis_lab.evaluation.stack import StackRuns, run_episodes, stack_config
+    from physis_lab.evaluation.stack_report import stack_report
+    from physis_lab.evaluation.stack_run import StackRuns, run_episodes, stack_config
     from physis_ros.engine.checkpoint_file import checkpoint_path
 
     checkpoint = checkpoint_path(args.checkpoint)
@@ -255,8 +255,8 @@ def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[
     from rich.progress import Progress
 
     from physis_lab.evaluation.compare import WAYS, Played, compare, print_comparison
-    from physis_lab.evaluation.episode import planned_from_row
-    from physis_lab.session.robot_side_player import robot_side
+    from physis_lab.evaluation.robot_side import robot_side
+    from physis_lab.evaluation.stack_episode import planned_from_row
 
     config, rows = report["config"], report["episodes"]
     with Progress(console=console) as progress:

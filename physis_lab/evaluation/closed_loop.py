@@ -27,15 +27,15 @@ from physis_core.model.tiny.loading import load_actions
 from physis_core.model.tiny.model import TinyModel
 from physis_core.types import Array, UserError
 from physis_lab.arm.camera import Camera
-from physis_lab.arm.expert import approach, ideal
 from physis_lab.arm.kinematics import HOME_RAD, Kinematics
 from physis_lab.arm.plant import Plant
-from physis_lab.arm.push_expert import push_moves
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import Task
+from physis_lab.evaluation.chunk_execution import BlendPlayer, Chunk, Player
+from physis_lab.evaluation.chunk_schedule import PlannedChunk, looks_by_tick, periodic
 from physis_lab.evaluation.intervals import mean_interval
-from physis_lab.evaluation.playing import BlendPlayer, Chunk, Player
-from physis_lab.evaluation.schedule import PlannedChunk, looks_by_tick, periodic
+from physis_lab.tasks.expert import approach, ideal
+from physis_lab.tasks.push_expert import push_moves
+from physis_lab.tasks.task import Task
 from physis_lab.training.staged_batch import StagedBatch
 
 RENDER_SIZE = 128
@@ -323,6 +323,6 @@ def summary(errors: Array, settle_s: float) -> dict[str, float]:
 
 if __name__ == "__main__":
     # The command judges by `evaluation`, which runs this loop.
-    from physis_lab.evaluation.command import main
+    from physis_lab.evaluation.closed_loop_command import main
 
     sys.exit(main())

@@ -26,7 +26,8 @@ from physis_core.types import Array
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import make_task
+from physis_lab.evaluation.chunk_execution import Player
+from physis_lab.evaluation.chunk_schedule import PlannedChunk, periodic
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
@@ -36,8 +37,7 @@ from physis_lab.evaluation.closed_loop import (
     tick_times,
 )
 from physis_lab.evaluation.intervals import mean_interval, paired_difference
-from physis_lab.evaluation.playing import Player
-from physis_lab.evaluation.schedule import PlannedChunk, periodic
+from physis_lab.tasks.task import make_task
 
 WAYS = ("own delays", "medians", "other noise")
 OTHER_NOISE = 10_000

@@ -29,7 +29,6 @@ from physis_core.types import Array
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.arm.scene import CAMERA_NAME, build_model
-from physis_lab.arm.tasks import make_task
 from physis_lab.arm.urdf import urdf_text
 from physis_lab.robot.conversions import (
     camera_info_message,
@@ -40,6 +39,7 @@ from physis_lab.robot.conversions import (
 )
 from physis_lab.robot.robot_sim_parameters import RobotSimParameters
 from physis_lab.robot.simulated_robot import SimulatedRobot, Tick
+from physis_lab.tasks.task import make_task
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import (
     JOINT_STATES,

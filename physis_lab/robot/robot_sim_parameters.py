@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_lab.arm.tasks import TASKS
+from physis_lab.tasks.task import TASKS
 from physis_ros.node.base import BaseParameters
 from physis_ros.node.parameters import param
 

@@ -20,7 +20,7 @@ from physis_lab.arm.judge import MotionJudge, Passed
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.arm.plant import Plant
-from physis_lab.arm.tasks import Task
+from physis_lab.tasks.task import Task
 from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.trajectory_controller import (
     ControllerConfig,

@@ -21,8 +21,8 @@ from physis_core.observe.jerk import rms_jerk
 from physis_core.observe.report import RunTables, build_report
 from physis_core.observe.rowlog import RowTable, read_rows
 from physis_core.types import UserError
-from physis_lab.arm.outcome import Rule, StaysNear
-from physis_lab.arm.tasks import make_task
+from physis_lab.tasks.outcome import Rule, StaysNear
+from physis_lab.tasks.task import make_task
 
 VERDICTS = ("OK", "LIMIT", "HOLD", "STOP")
 SETTLE_S = 1.0

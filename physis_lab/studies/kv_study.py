@@ -33,9 +33,7 @@ from physis_core.observe.result_file import write_result
 from physis_core.types import KVMode, UserError
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
-from physis_lab.arm.outcome import StaysNear
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import make_task
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
@@ -46,6 +44,8 @@ from physis_lab.evaluation.closed_loop import (
 )
 from physis_lab.studies.kv_cells import PERIOD_S, Cell, all_cells, own_cells
 from physis_lab.studies.kv_report import draw, found_of, print_tables
+from physis_lab.tasks.outcome import StaysNear
+from physis_lab.tasks.task import make_task
 
 DRIFT_CHUNKS = 5000
 DRIFT_PART = 500

@@ -42,7 +42,7 @@ from physis_core.types import UserError
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import Task, make_task
+from physis_lab.evaluation.chunk_schedule import PlannedChunk, periodic
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
@@ -52,9 +52,9 @@ from physis_lab.evaluation.closed_loop import (
     run_recorded,
     still_errors,
 )
-from physis_lab.evaluation.figures import judged
-from physis_lab.evaluation.schedule import PlannedChunk, periodic
-from physis_lab.evaluation.told import NotTold, Told, ToldEach
+from physis_lab.evaluation.fast_report import judged
+from physis_lab.evaluation.lookahead import NotTold, Told, ToldEach
+from physis_lab.tasks.task import Task, make_task
 
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00")
 """Colour-blind safe (Okabe and Ito), in the order of WAYS."""

@@ -39,8 +39,6 @@ from physis_core.types import UserError
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import make_task
-from physis_lab.bench.engine.streaming import Session, free_stream, pause_between_runs
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
@@ -48,8 +46,10 @@ from physis_lab.evaluation.closed_loop import (
     run_recorded,
     still_errors,
 )
-from physis_lab.evaluation.figures import judged
-from physis_lab.evaluation.told import Told
+from physis_lab.evaluation.fast_report import judged
+from physis_lab.evaluation.lookahead import Told
+from physis_lab.session.engine_run import Session, free_stream, pause_between_runs
+from physis_lab.tasks.task import make_task
 
 MARGIN = 1.1
 """Of a stream's period over the interval that its devices reach: room for jitter."""

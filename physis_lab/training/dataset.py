@@ -1,4 +1,4 @@
-"""Sequences of chunks cut from recorded episodes (their format: `physis_lab.arm.episodes`)."""
+"""Sequences of chunks cut from recorded episodes (their format: `physis_lab.tasks.episodes`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Episode:
     expert: Array
     latents: Tensor | None = None
     lookahead_s: Array | None = None
-    """What each frame foresees, and for which lookahead (`physis_lab.training.foreseen`)."""
+    """What each frame predicts, and its lookahead (`physis_lab.training.predicted_frames`)."""
 
     @property
     def moments(self) -> int:
@@ -75,8 +75,9 @@ class EpisodeSet:
     """All episodes of a folder. Needs the same rate, joints and image size in every file.
 
     Args:
-        foreseen: one file of `physis_lab.training.foreseen` per episode, for a policy that denoises
-            pictures of its future as well; lookaheads are then those that they were made for.
+        foreseen: one file of `physis_lab.training.predicted_frames` per episode, for a policy that
+            denoises pictures of its future as well; lookaheads are then those that they were made
+            for.
 
     Raises:
         UserError: no episodes, or files that do not fit together.

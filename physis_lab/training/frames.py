@@ -2,8 +2,9 @@
 
     python -m physis_lab.training.frames --data runs/follow --out runs/frames --episodes 100
 
-reads the joint paths of `physis_lab.arm.episodes` and writes `OUT/frames_00000.safetensors` and so
-on, each complete or absent, and goes on where it stopped. One file holds, for T frames at FRAME_HZ:
+reads the joint paths of `physis_lab.tasks.episodes` and writes `OUT/frames_00000.safetensors` and
+so on, each complete or absent, and goes on where it stopped. One file holds, for T frames at
+FRAME_HZ:
 
     frames            uint8   [T, 96, 96, 3]  rendered 192 x 192, then `resize_rgb`
     joint_positions   float32 [T, 6]          rad, at the same instants

@@ -20,7 +20,7 @@ from physis_core.deployment.deployment import simple_deployment
 from physis_core.model.loading import ModelRef, load_spec
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
-from physis_lab.bench.engine.streaming import (
+from physis_lab.session.engine_run import (
     StreamRun,
     free_stream,
     pause_between_runs,

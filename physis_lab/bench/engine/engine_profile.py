@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from physis_core.pipeline.costs import CostTable
 from physis_core.sim.noise import SpeedTrace
-from physis_lab.bench.engine.streaming import EngineRun
+from physis_lab.session.engine_run import EngineRun
 
 COLD = 6
 """The first chunks find empty windows and cold caches."""

@@ -33,7 +33,7 @@ from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import Partition, make_partition
 from physis_core.types import UserError
 from physis_lab.bench.engine.peer_torch import run_peer
-from physis_lab.bench.engine.streaming import (
+from physis_lab.session.engine_run import (
     MODEL,
     StreamRun,
     free_stream,

@@ -35,7 +35,7 @@ from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import make_partition
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_lab.bench.engine.recovery_quality import synthetic_quality, trained_quality
-from physis_lab.bench.engine.streaming import free_stream, pause_between_runs, zero_observation
+from physis_lab.session.engine_run import free_stream, pause_between_runs, zero_observation
 
 MODEL: Mapping[str, Any] = {
     "steps": 4,

@@ -102,8 +102,8 @@ def _observations(model: StagedModel, seed: int) -> list[Seen]:
     from physis_lab.arm.camera import Camera
     from physis_lab.arm.plant import Plant
     from physis_lab.arm.scene import build_model
-    from physis_lab.arm.tasks import make_task
     from physis_lab.evaluation.closed_loop import RENDER_SIZE, ClosedLoopConfig, run
+    from physis_lab.tasks.task import make_task
 
     height, width = model.spec.observation["image"].shape[1:3]
     config = ClosedLoopConfig(episodes=1, first_seed=100 + seed, duration_s=_EPISODE_S)

@@ -21,7 +21,7 @@ from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.emulation import DurationNoise
 from physis_core.types import UserError
-from physis_lab.bench.engine.streaming import free_stream, pause_between_runs, run_streams
+from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
 
 Seconds = npt.NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from physis_core.model.loading import ModelRef
 from physis_core.observe.figures import Figure, print_figures, result
 from physis_core.observe.wavefront import plot_wavefronts
 from physis_core.types import UserError
-from physis_lab.bench.engine.streaming import free_stream, pause_between_runs, run_streams
+from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
 
 STEPS, BLOCKS = 2, 4
 EMULATED_S = 0.02

@@ -21,7 +21,7 @@ from physis_core.model.tiny.container import format_of
 from physis_core.model.tiny.world_file import read_world_config
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
-from physis_lab.bench.engine.streaming import free_stream, pause_between_runs, run_streams
+from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
 
 WARM_UP_CHUNKS = 10
 TIMEOUT_S = 120.0

@@ -31,7 +31,6 @@ from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
 from physis_lab.bench.engine.engine_profile import Measured, Parts, parts_of, profile_of, speed_of
-from physis_lab.bench.engine.streaming import MODEL, EngineRun, Session, pause_between_runs
 from physis_lab.bench.plan.fidelity_errors import (
     Compared,
     Outcome,
@@ -42,6 +41,7 @@ from physis_lab.bench.plan.fidelity_errors import (
     print_rows,
     worst,
 )
+from physis_lab.session.engine_run import MODEL, EngineRun, Session, pause_between_runs
 
 SETTLE = 24
 """Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""

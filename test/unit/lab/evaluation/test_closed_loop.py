@@ -11,7 +11,8 @@ from physis_core.types import UserError
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import HOME_RAD, Kinematics
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import Follow, make_task
+from physis_lab.evaluation.chunk_execution import BlendPlayer, Chunk
+from physis_lab.evaluation.chunk_schedule import PlannedChunk, looks_by_tick, periodic
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
@@ -23,8 +24,7 @@ from physis_lab.evaluation.closed_loop import (
     summary,
     tick_times,
 )
-from physis_lab.evaluation.playing import BlendPlayer, Chunk
-from physis_lab.evaluation.schedule import PlannedChunk, looks_by_tick, periodic
+from physis_lab.tasks.task import Follow, make_task
 
 CHECKPOINT = Path(__file__).parents[4] / "checkpoints" / "physis_tiny_follow.safetensors"
 

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from physis_lab.evaluation.chunk_schedule import PlannedChunk
 from physis_lab.evaluation.compare import WAYS, Played, beside, medians, print_comparison
-from physis_lab.evaluation.schedule import PlannedChunk
 
 
 def played(errors_m: list[float], *, success: bool = True) -> list[Played]:

@@ -12,8 +12,8 @@ from physis_lab.arm.judge import Passed
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.arm.scene import build_model
-from physis_lab.arm.tasks import make_task
 from physis_lab.robot.simulated_robot import SimulatedRobot
+from physis_lab.tasks.task import make_task
 from physis_ros.robot.trajectory_controller import ControllerConfig, Trajectory, TrajectoryPoint
 
 MODEL = build_model()

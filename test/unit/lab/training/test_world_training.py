@@ -17,8 +17,8 @@ from physis_core.model.tiny.world_config import WorldConfig
 from physis_core.model.tiny.world_file import load_world
 from physis_core.types import UserError
 from physis_lab.evaluation.intervals import wilson
-from physis_lab.evaluation.policy_in_world import success
-from physis_lab.evaluation.world_eval import Scene, measure, psnr_db
+from physis_lab.evaluation.world.policy_in_world import success
+from physis_lab.evaluation.world.rollouts import Scene, measure, psnr_db
 from physis_lab.training.frame_set import FrameSet, split
 from physis_lab.training.frames import resampled, standing_ball
 from physis_lab.training.latent_set import LatentSet, WorldSampling

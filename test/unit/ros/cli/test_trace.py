@@ -6,7 +6,7 @@ import pytest
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.model.loading import ModelRef
 from physis_core.types import UserError
-from physis_lab.bench.engine.streaming import free_stream, run_streams
+from physis_lab.session.engine_run import free_stream, run_streams
 from physis_ros.cli import trace as verb
 
 BLOCKS = 3

@@ -15,7 +15,7 @@ from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.types import StageGraph
 from physis_lab.bench.engine.engine_profile import parts_of, profile_of, speed_of, with_sizes
-from physis_lab.bench.engine.streaming import EngineRun
+from physis_lab.session.engine_run import EngineRun
 
 GRAPH = StageGraph(steps=2, blocks=3)
 COSTS = {0: {1: 0.010}, 1: {1: 0.020}, 2: {1: 0.015}}

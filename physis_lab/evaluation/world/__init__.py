@@ -1,0 +1,1 @@
+"""How good generated pictures are, and what a policy does inside a world model."""
