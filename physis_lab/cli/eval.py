@@ -137,7 +137,7 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     from physis_core.types import Array
     from physis_lab.evaluation.closed_loop import ClosedLoopConfig
     from physis_lab.evaluation.fast_report import evaluate_fast
-    from physis_lab.evaluation.robot_side import RobotSidePlayer, robot_side, side_figures
+    from physis_lab.evaluation.robot_side import RobotSideExecutor, robot_side, side_figures
     from physis_ros.engine.checkpoint_file import checkpoint_path
 
     checkpoint = checkpoint_path(args.checkpoint)
@@ -153,14 +153,14 @@ def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
         handover_s=(5.0 if args.handover_ms is None else args.handover_ms) / 1e3,
         period_s=period_ms / 1e3,
     )
-    make, players = robot_side(), []
+    make, executors = robot_side(), []
 
-    def player(start: Array) -> RobotSidePlayer:
-        players.append(make(start))
-        return players[-1]
+    def executor(start: Array) -> RobotSideExecutor:
+        executors.append(make(start))
+        return executors[-1]
 
-    report = evaluate_fast(checkpoint, config, player)
-    side = side_figures(players, config.settle_s)
+    report = evaluate_fast(checkpoint, config, executor)
+    side = side_figures(executors, config.settle_s)
     report["action_age_ms"]["servo"] = side.pop("servo_age_ms")
     report.update(side)
     _print_safety(report, console)
@@ -254,7 +254,7 @@ def _like(args: argparse.Namespace, console: Any) -> dict[str, Any]:
 def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from physis_lab.evaluation.compare import WAYS, Played, compare, print_comparison
+    from physis_lab.evaluation.compare import WAYS, EpisodeScore, compare, print_comparison
     from physis_lab.evaluation.robot_side import robot_side
     from physis_lab.evaluation.stack_episode import planned_from_row
 
@@ -263,7 +263,7 @@ def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[
         bar = progress.add_task("the same in the fast loop", total=len(rows) * len(WAYS))
         found = compare(
             [
-                Played(
+                EpisodeScore(
                     seed=row["seed"],
                     error_m=row["error_m_mean"],
                     success=row["success"],
@@ -277,7 +277,7 @@ def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[
             duration_s=config["duration_s"],
             settle_s=config["settle_s"],
             period_s=config["period_ms"] / 1e3,
-            player=robot_side(config["buffer"], config["safety"]),
+            executor=robot_side(config["buffer"], config["safety"]),
             advance=lambda: progress.advance(bar),
         )
     print_comparison(found, console)

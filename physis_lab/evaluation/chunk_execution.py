@@ -1,4 +1,4 @@
-"""How chunks become commands in the fast closed loop."""
+"""How the fast closed loop executes chunks: from chunks that arrive to joint commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from physis_core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class ArrivedChunk:
     """`points` [K, J] rad, the first at `start_s`, one per `step_s`; in force from `exit_s` on."""
 
     exit_s: float
@@ -19,10 +19,10 @@ class Chunk:
     step_s: float
     points: Array
     captured_s: float = 0.0
-    """Of the oldest observation that touched it."""
+    """Capture time of the oldest observation that the chunk used."""
 
     def at(self, t_s: float) -> Array:
-        """Linear between points, held before the first and after the last."""
+        """Linear between points; the first and last point are held outside."""
         place = np.clip((t_s - self.start_s) / self.step_s, 0.0, len(self.points) - 1)
         low = min(int(place), len(self.points) - 2)
         share = place - low
@@ -30,31 +30,31 @@ class Chunk:
         return out
 
 
-class Player(Protocol):
-    """Takes one robot's chunks and says where its joints are commanded to be."""
+class ChunkExecutor(Protocol):
+    """Takes the chunks of one robot and gives its joint commands."""
 
-    def offer(self, chunk: Chunk, now_s: float) -> None:
-        """`chunk` has arrived; called in the order of arrival."""
+    def offer(self, chunk: ArrivedChunk, now_s: float) -> None:
+        """`chunk` has arrived. Called in order of arrival."""
         ...
 
     def command(self, t_s: float) -> Array:
-        """Joint positions [J] rad at `t_s`, which never goes back."""
+        """Commanded joint positions [J] rad at `t_s`, which never decreases."""
         ...
 
 
-class BlendPlayer:
-    """The newest chunk counts from its arrival on, faded in from the one before within `blend_s`.
+class BlendExecutor:
+    """Executes the newest chunk from its arrival on, blended with the one before over `blend_s`.
 
-    `held` [J] rad is commanded before the first.
+    Before the first chunk it commands `held` [J] rad.
     """
 
     def __init__(self, held: Array, blend_s: float) -> None:
         self._held = held.copy()
         self._blend_s = blend_s
-        self._before: Chunk | None = None
-        self._newest: Chunk | None = None
+        self._before: ArrivedChunk | None = None
+        self._newest: ArrivedChunk | None = None
 
-    def offer(self, chunk: Chunk, now_s: float) -> None:
+    def offer(self, chunk: ArrivedChunk, now_s: float) -> None:
         self._before, self._newest = self._newest, chunk
 
     def command(self, t_s: float) -> Array:

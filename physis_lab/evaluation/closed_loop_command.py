@@ -1,4 +1,12 @@
-"""The command behind `python -m physis_lab.evaluation.closed_loop`."""
+"""Evaluate a checkpoint in the fast closed loop, without buffer and safety controller.
+
+    python -m physis_lab.evaluation.closed_loop_command \\
+        --checkpoint checkpoints/physis_tiny_follow.safetensors
+
+Beside the model's error stand that of the scripted expert, which knows the true state and the
+ball's path but has the same delays, and that of an arm that stands still. `physis eval` is the same
+loop with buffer and safety controller.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +65,7 @@ def main() -> int:
 
 
 def table(task: Mapping[str, Any]) -> str:
-    """The task's part of a report, for people."""
+    """The task's part of a report as text."""
     low, high = task["success_ci95"]
     jerk, beyond = task["jerk_rad_s3"], task["limit_ticks"]
     lines = [
@@ -75,7 +83,11 @@ def table(task: Mapping[str, Any]) -> str:
             f"{row['p95_m']:9.4f}      {row['success']:9.2f}{time_s:>10s}"
         )
     lines.append(
-        f"model / still: {task['error_over_still']:.3f}; ticks past a position or velocity limit:"
+        f"model / still: {task['error_over_still']:.3f}; ticks beyond a position or velocity limit:"
         f" {beyond['commanded']} commanded (no safety here), {beyond['measured']} measured"
     )
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

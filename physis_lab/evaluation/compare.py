@@ -1,13 +1,13 @@
-"""The fast loop beside the real stack: the same seeds, with the delays that the stack measured.
+"""Compare the fast loop with the real stack: the same seeds, with the delays that the stack had.
 
-Three fast runs of each episode:
+Each episode is run three times in the fast loop:
 
-    own delays     each chunk is captured when the stack's was, is told what that one was told, and
-                   reaches the buffer's timeline when that one did
-    medians        a chunk every period, all with the run's median delays: what somebody knows who
-                   has only a report
-    other noise    as `own delays`, with another noise of the model: what differs between two runs
-                   of one and the same loop, the yardstick of the others
+    own delays     every chunk has the capture time, lookahead and arrival time that it had in the
+                   stack
+    medians        one chunk per period, all with the run's median delays, which is all that a
+                   report gives
+    other noise    as `own delays`, with another noise seed of the model: the difference between two
+                   runs of the same loop, against which the other differences are judged
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from physis_core.types import Array
 from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.scene import build_model
-from physis_lab.evaluation.chunk_execution import Player
+from physis_lab.evaluation.chunk_execution import ChunkExecutor
 from physis_lab.evaluation.chunk_schedule import PlannedChunk, periodic
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
-    ModelPolicy,
     run_recorded,
     still_errors,
     tick_times,
 )
 from physis_lab.evaluation.intervals import mean_interval, paired_difference
+from physis_lab.evaluation.policies import ModelPolicy
 from physis_lab.tasks.task import make_task
 
-WAYS = ("own delays", "medians", "other noise")
+RUNS = ("own delays", "medians", "other noise")
 OTHER_NOISE = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """One episode as both sides are compared: its mean error, success and jerk."""
+class EpisodeScore:
+    """What is compared of one episode: its mean error, success and jerk."""
 
     seed: int
     error_m: float
@@ -54,7 +54,7 @@ class Played:
 
 
 def compare(
-    stack: Sequence[Played],
+    stack: Sequence[EpisodeScore],
     planned: Mapping[int, Sequence[PlannedChunk]],
     *,
     checkpoint: Path,
@@ -62,20 +62,20 @@ def compare(
     duration_s: float,
     settle_s: float,
     period_s: float,
-    player: Callable[[Array], Player],
+    executor: Callable[[Array], ChunkExecutor],
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Play every episode of `stack` in the fast loop, each of WAYS; `planned` by seed.
+    """Run every episode of `stack` in the fast loop, once per entry of RUNS; `planned` is by seed.
 
-    Returns, by way: error_m and its 95% half width, success, jerk, and the paired differences
-    stack - fast with their 95% half widths.
+    Returns for each of RUNS: error_m and its 95% half width, success, jerk, and the paired
+    differences stack - fast with their 95% half widths.
     """
     delays = medians(list(planned.values()))
-    found: dict[str, list[Played]] = {way: [] for way in WAYS}
+    found: dict[str, list[EpisodeScore]] = {run: [] for run in RUNS}
     world = build_model(props=make_task(task, 0).props)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
         for episode in stack:
-            for way in WAYS:
+            for run in RUNS:
                 config = ClosedLoopConfig(
                     task=task,
                     episodes=1,
@@ -83,18 +83,22 @@ def compare(
                     duration_s=duration_s,
                     settle_s=settle_s,
                     period_s=period_s,
-                    noise_seed=OTHER_NOISE if way == "other noise" else 0,
                 )
                 chunks = planned[episode.seed]
-                if way == "medians":
+                if run == "medians":
                     chunks = periodic(
                         duration_s=duration_s,
                         period_s=period_s,
-                        lookahead_s=delays["told_s"],
-                        handover_s=delays["arrives_s"] - delays["told_s"],
+                        lookahead_s=delays["lookahead_s"],
+                        handover_s=delays["arrives_s"] - delays["lookahead_s"],
                     )
-                policy = ModelPolicy(checkpoint, config, camera)
-                found[way].append(play_fast(policy, config, chunks, player))
+                policy = ModelPolicy(
+                    checkpoint,
+                    camera,
+                    episodes=1,
+                    noise_seed=OTHER_NOISE if run == "other noise" else 0,
+                )
+                found[run].append(play_fast(policy, config, chunks, executor))
                 advance()
     error_m, half_m = mean_interval(np.array([e.error_m for e in stack]))
     return {
@@ -104,7 +108,7 @@ def compare(
             "success": float(np.mean([e.success for e in stack])),
             "jerk_measured": float(np.mean([e.jerk_measured for e in stack])),
         },
-        **{way: beside(stack, fast) for way, fast in found.items()},
+        **{run: beside(stack, fast) for run, fast in found.items()},
         "noise": beside(found["own delays"], found["other noise"]),
         "median_delays_s": delays,
     }
@@ -114,16 +118,16 @@ def play_fast(
     policy: ModelPolicy,
     config: ClosedLoopConfig,
     planned: Sequence[PlannedChunk],
-    player: Callable[[Array], Player],
-) -> Played:
+    executor: Callable[[Array], ChunkExecutor],
+) -> EpisodeScore:
     """One episode (`config.first_seed`) of the fast loop with the given times."""
     tasks = [make_task(config.task, config.first_seed)]
-    record = run_recorded(policy, tasks, config, planned=planned, player=player)
+    record = run_recorded(policy, tasks, config, planned=planned, executor=executor)
     still = still_errors(tasks, config, Kinematics(build_model(props=tasks[0].props)))
     at_s = tick_times(config)
     settled = at_s >= config.settle_s
     outcome = tasks[0].rule.judge(at_s, record.errors[0], still[0])
-    return Played(
+    return EpisodeScore(
         seed=config.first_seed,
         error_m=float(record.errors[0, settled].mean()),
         success=outcome.success,
@@ -132,15 +136,15 @@ def play_fast(
 
 
 def medians(episodes: Sequence[Sequence[PlannedChunk]]) -> dict[str, float]:
-    """Median lookahead told, and median time from capture to the buffer, of all chunks [s]."""
+    """Medians over all chunks: lookahead, and time from capture to the buffer [s]."""
     chunks = [chunk for episode in episodes for chunk in episode if chunk.captures_s[0] >= 0.0]
-    told_s = float(np.median([chunk.told_s for chunk in chunks]))
+    lookahead_s = float(np.median([chunk.lookahead_s for chunk in chunks]))
     arrives_s = float(np.median([c.arrives_s - c.captures_s[-1] for c in chunks]))
-    # The lookahead is a high quantile of capture to exit: the median chunk may come before that.
-    return {"told_s": told_s, "arrives_s": arrives_s}
+    # The lookahead is a high quantile of capture to exit, so the median chunk may arrive earlier.
+    return {"lookahead_s": lookahead_s, "arrives_s": arrives_s}
 
 
-def beside(stack: Sequence[Played], fast: Sequence[Played]) -> dict[str, float]:
+def beside(stack: Sequence[EpisodeScore], fast: Sequence[EpisodeScore]) -> dict[str, float]:
     """Means of `fast`, and the paired differences stack - fast with their 95% half widths."""
     ours = np.array([e.error_m for e in stack])
     theirs = np.array([e.error_m for e in fast])
@@ -165,16 +169,16 @@ def print_comparison(found: Mapping[str, Any], console: Console) -> None:
     table = Table(title="The same episodes in the fast loop", title_justify="left")
     for heading in ("", "mean error mm", "success", "jerk rad/s^3", "stack - fast mm (95%)"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for way in ("stack", *WAYS):
-        row = found[way]
+    for run in ("stack", *RUNS):
+        row = found[run]
         apart = ""
-        if way != "stack":
+        if run != "stack":
             apart = (
                 f"{1e3 * row['stack_minus_fast_m']:+.2f}"
                 f" (+-{1e3 * row['stack_minus_fast_m_ci95']:.2f})"
             )
         table.add_row(
-            way if way == "stack" else f"fast, {way}",
+            run if run == "stack" else f"fast, {run}",
             f"{1e3 * row['error_m']:.2f} +-{1e3 * row['error_m_ci95']:.2f}",
             f"{row['success']:.2f}",
             f"{row['jerk_measured']:.1f}",
@@ -183,9 +187,9 @@ def print_comparison(found: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     noise, delays = found["noise"], found["median_delays_s"]
     console.print(
-        "Two fast runs that differ in the model's noise alone:"
+        "Difference of two fast runs with different noise seeds:"
         f" {1e3 * noise['stack_minus_fast_m']:+.2f}"
         f" mm (+-{1e3 * noise['stack_minus_fast_m_ci95']:.2f}). Median delays:"
-        f" told {1e3 * delays['told_s']:.0f} ms,"
+        f" lookahead {1e3 * delays['lookahead_s']:.0f} ms,"
         f" capture to buffer {1e3 * delays['arrives_s']:.0f} ms."
     )

@@ -1,7 +1,7 @@
-"""The fast evaluation of a policy, as the report of a run (DESIGN section 8).
+"""The report of a fast evaluation (DESIGN section 8).
 
-Times are those of the simulation: what was asked for, not what this machine took. Buffer and safety
-controller are in it where the caller gives a player that holds them.
+Times are simulated: those that were asked for, not what this machine took. Buffer and safety
+controller take part when the caller's executor contains them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from physis_lab.arm.camera import Camera
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.limits import UR5E_LIMITS, ArmLimits
 from physis_lab.arm.scene import build_model
-from physis_lab.evaluation.chunk_execution import Player
+from physis_lab.evaluation.chunk_execution import ChunkExecutor
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     SERVO_STEP_S,
     ClosedLoopConfig,
-    ExpertPolicy,
     LoopRecord,
-    ModelPolicy,
     run,
     run_recorded,
     still_errors,
@@ -37,6 +35,7 @@ from physis_lab.evaluation.closed_loop import (
     tick_times,
 )
 from physis_lab.evaluation.intervals import mean_interval, wilson
+from physis_lab.evaluation.policies import ExpertPolicy, ModelPolicy
 from physis_lab.tasks.outcome import Outcome, Rule, StaysNear
 from physis_lab.tasks.task import TASKS, Task, make_task
 
@@ -44,12 +43,15 @@ from physis_lab.tasks.task import TASKS, Task, make_task
 def evaluate_fast(
     checkpoint: Path,
     config: ClosedLoopConfig,
-    player: Callable[[Array], Player] | None = None,
+    executor: Callable[[Array], ChunkExecutor] | None = None,
 ) -> dict[str, Any]:
-    """Raises UserError where task, delays or checkpoint do not fit.
+    """Run the model, the expert and a still arm on the same tasks, and report.
 
     Args:
-        player: what plays the model's chunks, as for `run_recorded`.
+        executor: makes what executes the model's chunks, as for `run_recorded`.
+
+    Raises:
+        UserError: task, delays or checkpoint do not fit.
     """
     if config.task not in TASKS:
         raise UserError("task", config.task, f"one of {', '.join(TASKS)}")
@@ -59,8 +61,8 @@ def evaluate_fast(
     world = build_model(props=tasks[0].props)
     kinematics = Kinematics(world)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
-        policy = ModelPolicy(checkpoint, config, camera)
-        record = run_recorded(policy, tasks, config, player=player)
+        policy = ModelPolicy(checkpoint, camera, episodes=config.episodes)
+        record = run_recorded(policy, tasks, config, executor=executor)
     expert = run(ExpertPolicy(tasks, kinematics, policy.step_s), tasks, config)
     still = still_errors(tasks, config, kinematics)
     rule = tasks[0].rule
@@ -88,10 +90,10 @@ def jerks(record: LoopRecord, config: ClosedLoopConfig) -> dict[str, float]:
 
 
 def limit_ticks(record: LoopRecord, limits: ArmLimits) -> dict[str, int]:
-    """Ticks at which any joint was past a position or velocity limit, as commanded and as measured.
+    """Ticks at which any joint exceeded a position or velocity limit, commanded and measured.
 
-    What bounds commands, the safety controller, is not in this loop: the first chunk alone is a
-    leap, because it begins where the arm would be had it moved since the capture.
+    Without the safety controller nothing bounds the commands. The first chunk alone is a step,
+    because it starts where the arm would be if it had moved since the capture.
     """
 
     def beyond(paths: Array) -> int:
@@ -106,10 +108,10 @@ def limit_ticks(record: LoopRecord, limits: ArmLimits) -> dict[str, int]:
 def judged(
     rule: Rule, config: ClosedLoopConfig, errors: Array, still: Array
 ) -> tuple[list[Outcome], dict[str, Any]]:
-    """Outcomes of episodes whose distances are errors [episodes, ticks] m, and what they say.
+    """Judge episodes by their distances `errors` [episodes, ticks] m; returns outcomes and figures.
 
-    Mean, its 95% half width, median, 95th percentile: of a task that goes on, over the ticks after
-    settling (`closed_loop.summary`); of one that is over once it is done, over episodes' errors.
+    Mean, its 95% half width, median and 95th percentile are over the ticks after settling for a
+    task without an end (`closed_loop.summary`), and over the episodes' errors for a task with one.
 
     Raises:
         UserError: episodes too short to be judged.
@@ -159,22 +161,22 @@ def report(
     _, of_still = judged(rule, config, still, still)
     chunks = math.floor(config.duration_s / config.period_s)
     ticks = errors.shape[1] - settled
-    nothing = np.zeros(chunks * config.episodes)
-    # A chunk is in force from its exit until the next one's: its age grows by a period meanwhile.
+    zeros = np.zeros(chunks * config.episodes)
+    # A chunk is in force until the next one exits, so its age grows by one period.
     ages_ms = 1e3 * (config.lookahead_s + np.mod(np.arange(ticks) * SERVO_STEP_S, config.period_s))
     return {
         "ok": True,
-        "output_interval_ms": _percentiles(nothing[1:] + 1e3 * config.period_s),
-        "response_latency_ms": _percentiles(nothing + 1e3 * config.response_s),
+        "output_interval_ms": _percentiles(zeros[1:] + 1e3 * config.period_s),
+        "response_latency_ms": _percentiles(zeros + 1e3 * config.response_s),
         "action_age_ms": {
-            "handoff": _percentiles(nothing + 1e3 * (config.lookahead_s + config.handover_s)),
+            "handoff": _percentiles(zeros + 1e3 * (config.lookahead_s + config.handover_s)),
             "servo": _percentiles(ages_ms),
         },
         "parts_ms": {
-            "capture": _percentiles(nothing + 1e3 * config.observation_age_s),
-            "queue": _percentiles(nothing),
-            "response": _percentiles(nothing + 1e3 * config.response_s),
-            "handoff": _percentiles(nothing + 1e3 * config.handover_s),
+            "capture": _percentiles(zeros + 1e3 * config.observation_age_s),
+            "queue": _percentiles(zeros),
+            "response": _percentiles(zeros + 1e3 * config.response_s),
+            "handoff": _percentiles(zeros + 1e3 * config.handover_s),
         },
         "rates_hz": {
             "sensor": 1.0 / config.period_s,

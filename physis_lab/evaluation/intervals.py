@@ -1,4 +1,4 @@
-"""95% intervals of means and shares over episodes, and of paired differences. Pure."""
+"""95% confidence intervals of means, shares and paired differences over episodes. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from physis_core.types import Array
 
-# Two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom; beyond, 1.96 + 2.5 / df is
-# within 0.2% (tables of the distribution).
+# Two-sided 95% quantiles of Student's t for 1 to 30 degrees of freedom; above 30,
+# 1.96 + 2.5 / df is within 0.2% of the tables.
 _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,

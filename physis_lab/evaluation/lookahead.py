@@ -1,4 +1,4 @@
-"""What a policy is told of its lookahead, and where its points lie then: policies around one."""
+"""Policy wrappers that set the lookahead and shift the trajectory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from physis_core.types import Array
 from physis_lab.arm.plant import Plant
-from physis_lab.evaluation.closed_loop import Policy, RefreshingPolicy
+from physis_lab.evaluation.policies import ActionPolicy, RefreshingPolicy
 
 
-class NotTold:
-    """A policy that believes its chunks to be in force at once.
+class LookaheadIgnored:
+    """Calls the policy with lookahead 0, as if a chunk were in force at its capture.
 
-    `by_time`: point k is played at capture + k * step, held past the last; else at arrival + k *
-    step.
+    `by_time`: point k is due at capture + k * step, and the last point is held; otherwise it is due
+    at arrival + k * step.
     """
 
-    def __init__(self, policy: Policy, *, by_time: bool) -> None:
+    def __init__(self, policy: ActionPolicy, *, by_time: bool) -> None:
         self._policy = policy
         self._by_time = by_time
 
@@ -29,11 +29,11 @@ class NotTold:
 
     def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
         points = self._policy.chunks(now_s, plants, 0.0)
-        return later(points, lookahead_s / self.step_s) if self._by_time else points
+        return shifted(points, lookahead_s / self.step_s) if self._by_time else points
 
 
-def later(points: Array, steps: float) -> Array:
-    """The path of points [E, K, J] seen from `steps` points on, held past the last: [E, K, J]."""
+def shifted(points: Array, steps: float) -> Array:
+    """points [E, K, J] from index `steps` on, interpolated, the last point held: [E, K, J]."""
     count = points.shape[1]
     place = np.clip(np.arange(count) + steps, 0.0, count - 1)
     low = np.minimum(place.astype(int), max(count - 2, 0))
@@ -43,10 +43,10 @@ def later(points: Array, steps: float) -> Array:
     return out
 
 
-class Told:
-    """A policy that is told the lookahead, up to what it was trained for."""
+class LookaheadCapped:
+    """Calls the policy with the true lookahead, up to the longest one of its training."""
 
-    def __init__(self, policy: Policy, max_s: float) -> None:
+    def __init__(self, policy: ActionPolicy, max_s: float) -> None:
         self._policy = policy
         self._max_s = max_s
 
@@ -55,15 +55,15 @@ class Told:
         return self._policy.step_s
 
     def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
-        told_s = min(lookahead_s, self._max_s)
-        points = self._policy.chunks(now_s, plants, told_s)
-        return later(points, (lookahead_s - told_s) / self.step_s)
+        capped_s = min(lookahead_s, self._max_s)
+        points = self._policy.chunks(now_s, plants, capped_s)
+        return shifted(points, (lookahead_s - capped_s) / self.step_s)
 
 
-class ToldEach:
-    """Each observation of a chunk is told its own time to the exit: `apart_s` more than the next.
+class LookaheadPerStep:
+    """Gives each observation of a chunk its own lookahead: `apart_s` more than the next one's.
 
-    Implements `RefreshingPolicy`. `steps`: looks of a chunk, D.
+    Implements `RefreshingPolicy`. `steps`: observations of a chunk, D.
     """
 
     def __init__(
@@ -73,16 +73,17 @@ class ToldEach:
         self._max_s = max_s
         self._steps = steps
         self._apart_s = apart_s
-        self._looks: Counter[int] = Counter()
+        self._observed: Counter[int] = Counter()
 
     @property
     def step_s(self) -> float:
         return self._policy.step_s
 
-    def look(self, chunk: int, plants: Sequence[Plant], lookahead_s: float) -> None:
-        self._looks[chunk] += 1
-        left = self._steps - self._looks[chunk]
-        self._policy.look(chunk, plants, min(lookahead_s + left * self._apart_s, self._max_s))
+    def observe(self, chunk: int, plants: Sequence[Plant], lookahead_s: float) -> None:
+        self._observed[chunk] += 1
+        left = self._steps - self._observed[chunk]
+        own_s = min(lookahead_s + left * self._apart_s, self._max_s)
+        self._policy.observe(chunk, plants, own_s)
 
     def chunks(self, now_s: float, plants: Sequence[Plant], lookahead_s: float) -> Array:
         return self._policy.chunks(now_s, plants, min(lookahead_s, self._max_s))

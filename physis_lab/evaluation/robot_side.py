@@ -1,10 +1,10 @@
-"""The robot's side as a player of the fast closed loop: buffer and safety, by their own code.
+"""Buffer and safety controller as a chunk executor of the fast closed loop.
 
-What buffer_node and safety_node decide is pure, so the fast loop runs the very same: the action
-timeline, the windows that it hands off, the safety filter that judges each, slows it down or
-refuses it, and the timeline that follows where the robot is commanded to be. What is not here: the
-time that messages take between the nodes (`transit_s` stands for it), and joint states that differ
-from the commanded motion.
+The decisions of buffer_node and safety_node are pure, so the fast loop runs the same code: the
+chunk timeline, the windows that it hands off, the safety filter that checks, slows down or refuses
+each window, and the rebase of the timeline on the commanded motion. Not modelled: message transport
+between the nodes (`transit_s` is a constant for it), and joint states that differ from the
+commanded motion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 
 from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
-from physis_lab.evaluation.chunk_execution import Chunk
+from physis_lab.evaluation.chunk_execution import ArrivedChunk
 from physis_ros.node.share import share_directory
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory
@@ -31,19 +31,18 @@ from physis_ros.timeline.types import TimelineConfig
 
 SOURCE = "model"
 COUNTED = ("trips", "accepted", "limited", "rejected")
-"""`limited`: slowed down."""
+"""Counters of the safety filter; `limited`: slowed down."""
 
 COMMANDED_PERIOD_S = 0.02
-"""safety_node says 50 times a second where the robot is commanded to be."""
+"""safety_node publishes the commanded state 50 times per second."""
 
-# A capture may lie before the task's beginning, and a stamp is no negative number.
+# A capture may precede the task's start, and a stamp must not be negative.
 _ZERO_S = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotSide:
-    """How buffer_node and safety_node are set. `planned` limits are the buffer's share of
-    `limits`."""
+    """Settings of buffer_node and safety_node. `planned`: the buffer's share of `limits`."""
 
     limits: RobotLimits
     planned: RobotLimits
@@ -52,8 +51,8 @@ class RobotSide:
     transit_s: float = 0.002
 
 
-class RobotSidePlayer:
-    """Implements `chunk_execution.Player`. Begins at rest at `start` [J] rad."""
+class RobotSideExecutor:
+    """Implements `ChunkExecutor`. Starts at rest at `start` [J] rad."""
 
     def __init__(self, start: Array, side: RobotSide) -> None:
         self._side = side
@@ -64,16 +63,16 @@ class RobotSidePlayer:
         self._place = RobotPlace(self._names)
         self._position = start.copy()
         self._offered = 0
-        self._told_s = -_ZERO_S
-        self._looked = False
+        self._followed_s = -_ZERO_S
+        self._ticked = False
         self._verdict = Verdict.HOLD
         self.refused: list[str] = []
-        """Why, one line for each chunk that the timeline refused."""
+        """The reason of each chunk that the timeline refused."""
         self.rebases = 0
         self.ages_s: list[tuple[float, float]] = []
-        """(time, action age) of every command that a chunk stood behind [s]."""
+        """(time, action age) of every command that came from a chunk [s]."""
         self.underruns: list[float] = []
-        """When a command had no chunk behind it any more, once one had begun [s]."""
+        """Times of commands without a valid chunk, after the first chunk [s]."""
 
     @property
     def limits(self) -> RobotLimits:
@@ -85,16 +84,16 @@ class RobotSidePlayer:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What safety made of the windows, by COUNTED."""
+        """Counters of the safety filter, by COUNTED."""
         return {name: getattr(self._filter.counts, name) for name in COUNTED}
 
     @property
     def verdict(self) -> Verdict:
-        """Of the newest tick."""
+        """Verdict of the newest tick."""
         return self._verdict
 
-    def offer(self, chunk: Chunk, now_s: float) -> None:
-        if not self._looked:
+    def offer(self, chunk: ArrivedChunk, now_s: float) -> None:
+        if not self._ticked:
             self.command(now_s)
         outcome = self._timeline.offer(
             IncomingChunk(
@@ -116,7 +115,7 @@ class RobotSidePlayer:
 
     def command(self, t_s: float) -> Array:
         now = _instant(t_s)
-        # The robot obeys: what it measures is what it was commanded to.
+        # The robot follows exactly: measured = commanded.
         self._filter.joints.see(
             self._names, self._position.tolist(), [], now.steady_s, stamp_ns=_ns(t_s)
         )
@@ -124,11 +123,11 @@ class RobotSidePlayer:
         self._verdict = tick.finding.verdict
         if tick.forward is not None:
             self._filter.handover.taken(now.motion_s)
-        self._looked = True
+        self._ticked = True
         state = self._filter.commanded(now)
         assert state is not None, "joints were seen"
-        if t_s - self._told_s >= COMMANDED_PERIOD_S - 1e-9:
-            self._told_s = t_s
+        if t_s - self._followed_s >= COMMANDED_PERIOD_S - 1e-9:
+            self._followed_s = t_s
             self._follow(t_s, *state)
         point = self._timeline.point(_ns(t_s))
         if point.valid:
@@ -156,7 +155,7 @@ class RobotSidePlayer:
             self._filter.handover.taken(asked.motion_s + self._side.transit_s)
 
     def _follow(self, t_s: float, position: Array, velocity: Array) -> None:
-        """As buffer_node does where the robot is on another motion than the plan's."""
+        """Rebase the timeline when the robot is not on the planned motion, as buffer_node does."""
         planned = self._timeline.point(_ns(t_s))
         self._place.commanded()
         if not self._place.another_motion(planned.position, planned.velocity, position, velocity):
@@ -167,29 +166,29 @@ class RobotSidePlayer:
             self._hand_off(t_s)
 
 
-def side_figures(players: Sequence[RobotSidePlayer], settle_s: float) -> dict[str, Any]:
-    """What a report says of the robot's side: action age at the servo [ms] and underruns after
-    settling, and what safety did in the whole."""
-    ages_ms = [1e3 * age_s for p in players for at_s, age_s in p.ages_s if at_s > settle_s]
-    worst = max((player.verdict for player in players), default=Verdict.OK)
+def side_figures(executors: Sequence[RobotSideExecutor], settle_s: float) -> dict[str, Any]:
+    """The report's figures of the robot's side: action age at the servo [ms] and underruns after
+    settling, and the safety counters of the whole run."""
+    ages_ms = [1e3 * age_s for p in executors for at_s, age_s in p.ages_s if at_s > settle_s]
+    worst = max((executor.verdict for executor in executors), default=Verdict.OK)
     return {
         "servo_age_ms": asdict(percentiles_of(ages_ms)),
-        "underruns": sum(at_s > settle_s for p in players for at_s in p.underruns),
-        "dropped": sum(len(player.refused) for player in players),
+        "underruns": sum(at_s > settle_s for p in executors for at_s in p.underruns),
+        "dropped": sum(len(executor.refused) for executor in executors),
         "safety": {
             "state": worst.name,
-            **{name: sum(p.counts[name] for p in players) for name in COUNTED},
+            **{name: sum(p.counts[name] for p in executors) for name in COUNTED},
         },
     }
 
 
 def robot_side(
     buffer: Mapping[str, Any] | None = None, safety: Mapping[str, Any] | None = None
-) -> Callable[[Array], RobotSidePlayer]:
-    """Players as config/buffer_node.param.yaml and config/safety_node.param.yaml say.
+) -> Callable[[Array], RobotSideExecutor]:
+    """Makes executors with the settings of config/buffer_node.param.yaml and safety_node's.
 
     Args:
-        buffer, safety: parameters of these nodes that were run with other values.
+        buffer, safety: parameters of these nodes that override the files.
 
     Raises:
         UserError: a parameter, or a robot file that it names, does not fit.
@@ -207,7 +206,7 @@ def robot_side(
         timeline=of_buffer.timeline(),
         safety=of_safety.filter(),
     )
-    return lambda start: RobotSidePlayer(start, side)
+    return lambda start: RobotSideExecutor(start, side)
 
 
 P = TypeVar("P")
@@ -219,7 +218,7 @@ def _parameters(kind: type[P], node: str, overrides: Mapping[str, Any]) -> P:
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for name, value in overrides.items():
         if name not in known:
-            raise UserError(f"{node}.{name}", value, f"is no parameter of {node}")
+            raise UserError(f"{node}.{name}", value, f"is not a parameter of {node}")
         values[name] = value
     return kind(**values)
 

@@ -1,7 +1,7 @@
-"""One episode through the real stack, read from what its processes recorded. Pure.
+"""One episode through the real stack, read from the records of its processes. Pure.
 
-Times of the task count from the first trajectory that the robot took, as in
-physis_lab.robot.simulated_robot.
+Task time starts with the first trajectory that the robot accepted, as in
+`physis_lab.robot.simulated_robot`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from physis_lab.tasks.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackEpisode:
-    """What became of one seed. Distances in metres, over the ticks after settling."""
+    """Result of one seed. Distances in metres, over the ticks after settling."""
 
     seed: int
     outcome: Outcome
@@ -39,10 +39,10 @@ class StackEpisode:
     sensor_hz: float
     safety: Mapping[str, Any]
     start_s: float
-    """From starting the first process to the first trajectory."""
+    """Time from the start of the first process to the first trajectory."""
 
     def row(self) -> dict[str, Any]:
-        """For JSON; with `planned`, the fast loop can meet the same delays again."""
+        """For JSON. `chunks` lets the fast loop reproduce the delays (`planned_from_row`)."""
         return {
             "seed": self.seed,
             **asdict(self.outcome),
@@ -58,13 +58,13 @@ class StackEpisode:
             "safety": dict(self.safety),
             "start_s": self.start_s,
             "chunks": [
-                [chunk.captures_s[0], chunk.told_s, chunk.arrives_s] for chunk in self.planned
+                [chunk.captures_s[0], chunk.lookahead_s, chunk.arrives_s] for chunk in self.planned
             ],
         }
 
 
 def task_time_s(arm: Path) -> float:
-    """How long the task has run by the robot's record; 0 before it began."""
+    """Task time at the end of the robot's record; 0 before the task began."""
     if not arm.exists() or arm.stat().st_size == 0:
         return 0.0
     table = read_rows(arm)
@@ -74,10 +74,10 @@ def task_time_s(arm: Path) -> float:
 def episode_of(
     record: RunRecord, task: Task, *, seed: int, duration_s: float, settle_s: float, start_s: float
 ) -> StackEpisode:
-    """Judge what was recorded.
+    """Judge one recorded episode.
 
     Raises:
-        UserError: the record ends before the episode does, or holds no chunk.
+        UserError: the record is shorter than the episode, or holds no chunk.
     """
     arm = record.arm
     begun_s = _begun_s(arm)
@@ -93,7 +93,7 @@ def episode_of(
         until_s=begun_s + duration_s,
     )
     if not samples.chunks or not samples.played:
-        raise UserError("run", "chunks.rows", "holds no chunk that was played after settling")
+        raise UserError("run", "chunks.rows", "holds no chunk that was executed after settling")
     stream, jerk = record.last("stream_status"), jerk_of(arm, steady)
     return StackEpisode(
         seed=seed,
@@ -117,9 +117,9 @@ def episode_of(
 def planned_of(
     chunks: RowTable, servo: RowTable, begun_s: float, duration_s: float
 ) -> tuple[PlannedChunk, ...]:
-    """When every chunk was captured, what it was told, and when the buffer had it, in task time.
+    """Capture time, lookahead and arrival at the buffer of every chunk, in task time.
 
-    The buffer's ticks hold both clocks, so stamps become steady times by the tick nearest to them.
+    The buffer's ticks hold both clocks: the nearest tick converts a stamp to steady time.
     """
     out: list[PlannedChunk] = []
     order = np.argsort(chunks["chunk_id"] + 1e9 * chunks["epoch"], kind="stable")
@@ -127,7 +127,7 @@ def planned_of(
         captured_ns = float(chunks["capture_newest_ns"][row])
         captured_s = _steady_s(servo, captured_ns) - begun_s
         handoff_ns = float(chunks["handoff_ns"][row])
-        # Refused, or overtaken before its hand-off: the row was written when that was known.
+        # Refused, or replaced before its hand-off: its row was written at that moment.
         arrived_s = _steady_s(servo, handoff_ns) if handoff_ns > 0 else float(chunks["t_s"][row])
         arrives_s = arrived_s - begun_s
         if captured_s > duration_s or (out and captured_s < out[-1].captures_s[0]):
@@ -137,7 +137,7 @@ def planned_of(
         out.append(
             PlannedChunk(
                 captures_s=(captured_s,),
-                told_s=float(chunks["start_ns"][row] - captured_ns) * 1e-9,
+                lookahead_s=float(chunks["start_ns"][row] - captured_ns) * 1e-9,
                 arrives_s=max(arrives_s, captured_s),
             )
         )
@@ -145,27 +145,26 @@ def planned_of(
 
 
 def planned_from_row(rows: Sequence[Sequence[float]]) -> tuple[PlannedChunk, ...]:
-    """Read `chunks` of `StackEpisode.row` back.
+    """Read the `chunks` of `StackEpisode.row`.
 
     Raises:
-        UserError: not what `row` writes.
+        UserError: not in the form that `row` writes.
     """
     try:
         return tuple(
-            PlannedChunk(captures_s=(float(a),), told_s=float(b), arrives_s=float(c))
+            PlannedChunk(captures_s=(float(a),), lookahead_s=float(b), arrives_s=float(c))
             for a, b, c in rows
         )
     except (TypeError, ValueError) as error:
-        raise UserError("chunks", str(rows)[:60], "is not [capture, told, arrival] a chunk") from (
-            error
-        )
+        reason = "is not [capture, lookahead, arrival] per chunk"
+        raise UserError("chunks", str(rows)[:60], reason) from error
 
 
 def _begun_s(arm: RowTable) -> float:
-    """Steady time of the first trajectory taken."""
+    """Steady time of the first accepted trajectory."""
     under_way = np.flatnonzero(arm["task_t_s"] > 0.0)
     if not under_way.size:
-        raise UserError("run", "arm.rows", "no trajectory ever reached the robot")
+        raise UserError("run", "arm.rows", "no trajectory reached the robot")
     first = under_way[0]
     return float(arm["t_s"][first] - arm["task_t_s"][first])
 

@@ -22,7 +22,7 @@ def stack_report(
     config: Mapping[str, Any],
     machine: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Times are those of all episodes' samples; `warmup_s` is what each leaves out at its begin."""
+    """Times are over the samples of all episodes; each leaves out its first `settle_s`."""
     outcomes = [episode.outcome for episode in episodes]
     hits = sum(outcome.success for outcome in outcomes)
     low, high = wilson(hits, len(outcomes))

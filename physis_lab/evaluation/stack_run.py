@@ -1,7 +1,7 @@
-"""Seeded episodes through the real stack, one after another.
+"""Run seeded episodes through the real stack, one after another.
 
-Each episode has a stack of its own: the arm stands at home, every KV window is empty, and nothing
-of the episode before is left, as in the fast loop. What it costs is the start of the processes.
+Every episode starts its own stack, so that the arm is at home and all KV windows are empty, as in
+the fast loop. The cost is the start of the processes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from physis_ros.stack.transport import remove_abandoned
 START_LIMIT_S = 240.0
 POLL_S = 0.2
 STALLED_S = 30.0
-"""An episode that needs this much longer than it lasts has lost its robot's clock."""
+"""An episode that takes longer than its duration by this has stalled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRuns:
-    """`reason` is empty where all episodes that were asked for were played."""
+    """`reason` is empty if all requested episodes were finished."""
 
     episodes: tuple[StackEpisode, ...]
     plan: SessionPlan | None
@@ -52,7 +52,7 @@ def run_episodes(
     verbose: bool,
     finished: Callable[[StackRuns], None],
 ) -> StackRuns:
-    """Play `seeds` in order; `finished` is told after each what is done so far.
+    """Run `seeds` in order; `finished` is called after each with the episodes so far.
 
     Records lie below `out`/seed-N; camera frames are not kept. An interrupt (Ctrl-C, SIGTERM) stops
     the stack in order and keeps the episodes that were finished.
@@ -93,11 +93,11 @@ def run_episodes(
             started_s = time.monotonic()
             logs = NodeLogs(plan.directory / "logs", console if verbose else None)
             try:
-                reason = _play(plan, duration_s, logs, interrupted, show)
+                reason = _run_one(plan, duration_s, logs, interrupted, show)
             except UserError as error:
                 if not done:
                     raise
-                # The same input was good for the episodes before: this machine is what changed.
+                # Earlier episodes ran with the same input: keep them.
                 reason = str(error)
             finally:
                 logs.close()
@@ -121,14 +121,14 @@ def run_episodes(
     return StackRuns(episodes=tuple(done), plan=plan, reason="")
 
 
-def _play(
+def _run_one(
     plan: SessionPlan,
     duration_s: float,
     logs: NodeLogs,
     interrupted: Callable[[], bool],
     show: Callable[[float, str], None],
 ) -> str:
-    """One episode; a line saying why it did not come to its end, empty where it did."""
+    """Run one episode. Returns why it did not finish; empty if it did."""
     supervisor = Supervisor(plan.processes, environment=plan.environment)
     arm = plan.directory / "arm.rows"
     limit_s = time.monotonic() + START_LIMIT_S
@@ -145,7 +145,7 @@ def _play(
             if before_s == 0.0 < played_s:
                 limit_s = time.monotonic() + duration_s + STALLED_S
             if time.monotonic() > limit_s:
-                return f"the episode did not {_stage(played_s)} in time; see {logs.directory}"
+                return f"the episode did not {_missing(played_s)} in time; see {logs.directory}"
             show(played_s, "" if played_s else f"starting the nodes: {logs.last_line}")
     finally:
         show(played_s, "stopping the nodes")
@@ -153,12 +153,12 @@ def _play(
     return ""
 
 
-def _stage(played_s: float) -> str:
+def _missing(played_s: float) -> str:
     return "end" if played_s else "begin"
 
 
 def stack_config(runs: StackRuns, **asked: Any) -> dict[str, Any]:
-    """What was run, for the report."""
+    """The configuration, for the report."""
     plan = runs.plan
     if plan is None:
         return {"mode": "stack", **asked}

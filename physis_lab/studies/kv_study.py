@@ -37,11 +37,11 @@ from physis_lab.arm.scene import build_model
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
-    ModelPolicy,
     run_recorded,
     still_errors,
     tick_times,
 )
+from physis_lab.evaluation.policies import ModelPolicy
 from physis_lab.studies.kv_cells import PERIOD_S, Cell, all_cells, own_cells
 from physis_lab.studies.kv_report import draw, found_of, print_tables
 from physis_lab.tasks.outcome import StaysNear
@@ -77,7 +77,8 @@ def run_cell(checkpoint: Path, cell: Cell, base: ClosedLoopConfig) -> dict[str, 
     tasks = [make_task("follow", config.first_seed + n) for n in range(config.episodes)]
     world = build_model(props=tasks[0].props)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
-        record = run_recorded(ModelPolicy(variant(checkpoint, cell), config, camera), tasks, config)
+        policy = ModelPolicy(variant(checkpoint, cell), camera, episodes=config.episodes)
+        record = run_recorded(policy, tasks, config)
     still = still_errors(tasks, config, Kinematics(world))
     at_s = tick_times(config)
     # As the task judges, from the moment on that this loop counts from.
@@ -99,7 +100,8 @@ def run_drift(checkpoint: Path, cell: Cell, base: ClosedLoopConfig, chunks: int)
     tasks = [make_task("follow", config.first_seed)]
     world = build_model(props=tasks[0].props)
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
-        record = run_recorded(ModelPolicy(variant(checkpoint, cell), config, camera), tasks, config)
+        policy = ModelPolicy(variant(checkpoint, cell), camera, episodes=config.episodes)
+        record = run_recorded(policy, tasks, config)
     still = still_errors(tasks, config, Kinematics(world))[0]
     parts = max(1, chunks // DRIFT_PART)
     errors = np.array_split(record.errors[0], parts)

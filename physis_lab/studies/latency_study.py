@@ -1,25 +1,25 @@
-"""What response latency costs, and what telling the model of it gives back: study (b).
+"""What response latency costs, and how much of it the lookahead input recovers: study (b).
 
     python -m physis_lab.studies.latency_study \\
         --checkpoint checkpoints/physis_tiny_follow.safetensors --plot docs/images/latency.png
 
 The fast closed loop at several response latencies, with the same episodes and noise, in these ways:
 
-    told         the model is conditioned on capture-to-exit (the lookahead); its points begin there
-    own times    it is told 0: points begin at the capture; those that have passed are trimmed, as
-                 the buffer does, and past the last one the arm holds
-    on arrival   it is told 0 and its first point is played when the chunk arrives, however old it
-                 is: what a client without stamps does
-    every step   `told`, and a fresh observation enters at each denoising step (`refresh:
-                 every_step`); each is told its own time to the chunk's exit
-    one told     as `every step`, but all are told what the newest one is, its time to the exit
+    told         the model's lookahead input is capture-to-exit; its points begin at the exit
+    own times    lookahead input 0: points begin at the capture; expired ones are trimmed, as the
+                 buffer does, and after the last one the arm holds
+    on arrival   lookahead input 0, and the first point is commanded when the chunk arrives, however
+                 old it is: what a client without stamps does
+    every step   `told`, with a fresh observation at each denoising step (`refresh: every_step`);
+                 each observation has its own time to the exit as its lookahead
+    one told     `every step`, but all observations have the lookahead of the newest one
 
-In the last two the D steps of a chunk share its response equally, as on an even pipeline: step d
-begins d/D of the response after the entry and takes what was captured `observation_age_s` before.
-Points begin at the exit. Action age counts from the oldest observation that touched the chunk, so
-that it does not fall by refreshing; the age of the newest stands beside it.
+In the last two the D steps of a chunk share its response equally, as on a balanced pipeline: step d
+begins d/D of the response after the entry and takes the observation captured `observation_age_s`
+before. Points begin at the exit. Action age counts from the oldest observation of the chunk, so
+refreshing does not lower it; the age of the newest is given beside it.
 
-The checkpoint was trained for lookaheads up to its `lookahead_max_s`; longer ones are told as that.
+The lookahead input is capped at the `lookahead_max_s` of the checkpoint's training.
 """
 
 from __future__ import annotations
@@ -46,14 +46,12 @@ from physis_lab.evaluation.chunk_schedule import PlannedChunk, periodic
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
-    ExpertPolicy,
-    ModelPolicy,
-    Policy,
     run_recorded,
     still_errors,
 )
 from physis_lab.evaluation.fast_report import judged
-from physis_lab.evaluation.lookahead import NotTold, Told, ToldEach
+from physis_lab.evaluation.lookahead import LookaheadCapped, LookaheadIgnored, LookaheadPerStep
+from physis_lab.evaluation.policies import ActionPolicy, ExpertPolicy, ModelPolicy
 from physis_lab.tasks.task import Task, make_task
 
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00")
@@ -73,7 +71,7 @@ def refreshed(config: ClosedLoopConfig, steps: int) -> tuple[PlannedChunk, ...]:
         replace(
             chunk,
             captures_s=tuple(chunk.captures_s[0] + d * apart_s for d in range(steps)),
-            told_s=max(0.0, config.lookahead_s - newest_s),
+            lookahead_s=max(0.0, config.lookahead_s - newest_s),
         )
         for chunk in periodic(
             duration_s=config.duration_s,
@@ -90,7 +88,7 @@ def study(
     latencies_ms: Sequence[int],
     ways: Sequence[str] = (*WAYS, EXPERT),
 ) -> list[dict[str, Any]]:
-    """One row per latency: what each of `ways` comes to, and standing still."""
+    """One row per latency: the figures of each of `ways`, and of an arm that stands still."""
     tasks: list[Task] = [
         make_task(config.task, config.first_seed + n) for n in range(config.episodes)
     ]
@@ -105,12 +103,12 @@ def study(
             still = still_errors(tasks, here, kinematics)
             row: dict[str, Any] = {"response_ms": latency_ms, "age_ms": _ages_ms(here, shape.steps)}
             for way in ways:
-                policy: Policy
+                policy: ActionPolicy
                 if way == EXPERT:
                     policy = ExpertPolicy(tasks, kinematics, shape.step_s)
                 else:
-                    seeing = ModelPolicy(checkpoint, here, camera)
-                    policy = _shown(way, seeing, here, shape.lookahead_max_s, shape.steps)
+                    model = ModelPolicy(checkpoint, camera, episodes=here.episodes)
+                    policy = _wrapped(way, model, here, shape.lookahead_max_s, shape.steps)
                 planned = refreshed(here, shape.steps) if way in REFRESHING else None
                 errors = run_recorded(policy, tasks, here, planned=planned).errors
                 row[way] = judged(rule, here, errors, still)[1]
@@ -125,19 +123,19 @@ def study(
     return rows
 
 
-def _shown(
+def _wrapped(
     way: str, policy: ModelPolicy, config: ClosedLoopConfig, max_s: float, steps: int
-) -> Policy:
+) -> ActionPolicy:
     if way == "told":
-        return Told(policy, max_s)
+        return LookaheadCapped(policy, max_s)
     if way in REFRESHING:
         apart_s = config.response_s / steps if way == "every step" else 0.0
-        return ToldEach(policy, max_s, steps=steps, apart_s=apart_s)
-    return NotTold(policy, by_time=way == "own times")
+        return LookaheadPerStep(policy, max_s, steps=steps, apart_s=apart_s)
+    return LookaheadIgnored(policy, by_time=way == "own times")
 
 
 def _ages_ms(config: ClosedLoopConfig, steps: int) -> dict[str, float]:
-    """Of a chunk at its exit; the oldest observation is as old with D of them as with one."""
+    """Ages of a chunk's observations at its exit; the oldest is the same with one or D of them."""
     newest_s = config.lookahead_s - (steps - 1) * config.response_s / steps
     return {"oldest": 1e3 * config.lookahead_s, "newest_of_every_step": 1e3 * newest_s}
 
@@ -150,7 +148,7 @@ def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     for number, way in enumerate(WAYS):
         if way not in rows[0]:
             continue
-        # Side by side where they would hide each other.
+        # Shifted sideways, so that markers do not hide each other.
         beside_ms = at_ms + 5.0 * (number - len(WAYS) // 2)
         success = np.array([row[way]["success"] for row in rows])
         low, high = np.array([row[way]["success_ci95"] for row in rows]).T

@@ -42,12 +42,12 @@ from physis_lab.arm.scene import build_model
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
-    ModelPolicy,
     run_recorded,
     still_errors,
 )
 from physis_lab.evaluation.fast_report import judged
-from physis_lab.evaluation.lookahead import Told
+from physis_lab.evaluation.lookahead import LookaheadCapped
+from physis_lab.evaluation.policies import ModelPolicy
 from physis_lab.session.engine_run import Session, free_stream, pause_between_runs
 from physis_lab.tasks.task import make_task
 
@@ -168,7 +168,8 @@ def in_the_loop(
 
         def play(period_s: float, response_s: float) -> dict[str, Any]:
             here = replace(config, period_s=period_s, response_s=response_s)
-            policy = Told(ModelPolicy(checkpoint, here, camera), shape.lookahead_max_s)
+            model = ModelPolicy(checkpoint, camera, episodes=here.episodes)
+            policy = LookaheadCapped(model, shape.lookahead_max_s)
             errors = run_recorded(policy, tasks, here).errors
             return judged(tasks[0].rule, here, errors, still)[1]
 

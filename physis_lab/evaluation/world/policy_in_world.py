@@ -1,13 +1,13 @@
-"""A policy judged inside the world model and in the true simulation, success beside success.
+"""Judge a policy inside the world model and in the true simulation.
 
     python -m physis_lab.evaluation.world.policy_in_world \\
         --policy checkpoints/physis_tiny_follow.safetensors \\
         --world checkpoints/physis_tiny_world.safetensors
 
-Both runs are the fast closed loop of `closed_loop` with the same standing balls and delays.
-In the one the policy sees the camera. In the other it sees the camera once, and then only
-what the world model draws for the joints that were commanded. Success: over the last SETTLED_S the
-end effector is on average within REACHED_M of its place above the ball.
+Both runs are the fast closed loop (`closed_loop`) with the same resting balls and the same delays.
+In one the policy sees the camera. In the other it sees the camera once, and from then on only the
+frames that the world model generates for the commanded joints. Success: over the last SETTLED_S the
+end effector is on average within REACHED_M of its goal above the ball.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ from physis_lab.arm.scene import build_model
 from physis_lab.evaluation.closed_loop import (
     RENDER_SIZE,
     ClosedLoopConfig,
-    ModelPolicy,
-    Policy,
     run,
 )
 from physis_lab.evaluation.intervals import wilson
+from physis_lab.evaluation.policies import ModelPolicy
 from physis_lab.tasks.task import Follow, Task
 from physis_lab.training.frames import FrameMaker
 from physis_lab.training.staged_batch import StagedBatch
@@ -51,7 +50,7 @@ STANDS_S = 1e6
 
 
 class PolicyInWorld:
-    """Implements `Policy`: joints from the plant, pictures from the world model.
+    """Implements `ActionPolicy`: joints from the plant, images from the world model.
 
     Raises:
         UserError: the policy's chunks and the world's do not begin together.
@@ -70,8 +69,8 @@ class PolicyInWorld:
             )
         self._config = model.config
         self._tasks = tasks
-        self._policy_streams = StagedBatch(model, rows=rows, seed=config.noise_seed)
-        self._world_streams = StagedBatch(self._world, rows=rows, seed=config.noise_seed)
+        self._policy_streams = StagedBatch(model, rows=rows, seed=0)
+        self._world_streams = StagedBatch(self._world, rows=rows, seed=0)
         self._first: torch.Tensor | None = None
         self._before: Array = np.empty(0)
 
@@ -104,7 +103,7 @@ class PolicyInWorld:
         return frames
 
     def _drawn(self, joints: Array) -> Array:
-        """What the world looks like now, [E, H, W, 3]: the last frame of the chunk up to now."""
+        """Generated frames of the present, [E, H, W, 3]: the last frame of the chunk up to now."""
         frames = self._world.config.frames
         share = (np.arange(1, frames + 1) / frames)[None, :, None]
         path = self._before[:, None] + share * (joints - self._before)[:, None]
@@ -140,7 +139,7 @@ def compare(policy: Path, world: Path, config: ClosedLoopConfig) -> dict[str, An
     ]
     scene = build_model()
     with Camera(scene, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
-        seeing: Policy = ModelPolicy(policy, config, camera)
+        seeing = ModelPolicy(policy, camera, episodes=config.episodes)
         true = run(seeing, tasks, config)
     drawn = run(PolicyInWorld(policy, world, tasks, config), tasks, config)
     return {

@@ -38,7 +38,7 @@ def table(columns: dict[str, np.ndarray], rows: int, names: dict[str, str]) -> R
 
 def record(error_m: float = 0.02) -> RunRecord:
     """Twenty seconds; the task begins at 50 s. Chunks every 100 ms are captured from 49.8 s on and
-    reach the buffer 60 ms later; they were told 90 ms."""
+    reach the buffer 60 ms later; their lookahead is 90 ms."""
     tick_s = 0.008
     t_s = 45.0 + tick_s * np.arange(2500)
     task_s = np.where(t_s > BEGUN_S, t_s - BEGUN_S, 0.0)
@@ -113,7 +113,7 @@ def test_an_episode_counts_from_the_first_trajectory_and_leaves_its_settling_out
 def test_the_chunks_times_are_those_of_the_task_and_survive_json() -> None:
     planned = episode().planned
     assert planned[0].captures_s[0] == pytest.approx(-0.2, abs=1e-6)
-    assert planned[0].told_s == pytest.approx(0.09, abs=1e-6)
+    assert planned[0].lookahead_s == pytest.approx(0.09, abs=1e-6)
     assert planned[0].arrives_s == pytest.approx(-0.14, abs=1e-6)
     assert planned[-1].captures_s[0] <= 10.0
     rows = json.loads(result_text(episode().row()))["chunks"]

@@ -26,7 +26,7 @@ def test_what_was_finished_before_an_interrupt_or_a_failure_is_kept(
     for end in ("interrupted", UserError("eval", "engine_node", "refused its input")):
         out = tmp_path / str(end)[:5]
         answers: list[object] = ["", end]
-        told: list[int] = []
+        counts: list[int] = []
 
         def plan(directory: Path, **_: object) -> SimpleNamespace:
             directory.mkdir(parents=True)
@@ -40,7 +40,7 @@ def test_what_was_finished_before_an_interrupt_or_a_failure_is_kept(
             return answer
 
         monkeypatch.setattr(eval_stack, "plan_session", plan)
-        monkeypatch.setattr(eval_stack, "_play", play)
+        monkeypatch.setattr(eval_stack, "_run_one", play)
         monkeypatch.setattr(eval_stack, "read_run", lambda _: record())
         runs = eval_stack.run_episodes(
             range(7, 12),
@@ -51,10 +51,10 @@ def test_what_was_finished_before_an_interrupt_or_a_failure_is_kept(
             sets=[],
             console=Console(quiet=True),
             verbose=False,
-            finished=lambda runs, told=told: told.append(len(runs.episodes)),
+            finished=lambda runs, counts=counts: counts.append(len(runs.episodes)),
         )
         assert [episode.seed for episode in runs.episodes] == [7]
-        assert told == [1]
+        assert counts == [1]
         assert str(end) in runs.reason
         assert not (out / "seed-7" / "front.frames").exists()
 
@@ -64,12 +64,12 @@ def test_the_fast_mode_takes_buffer_and_safety_as_the_stack_had_them(tmp_path: P
         tmp_path / "run", domain=55, seed=3, sets=["buffer_node.lead_s=0.11", "engine_node.seed=4"]
     )
     config = stack_config(StackRuns(episodes=(), plan=plan, reason=""), task="follow")
-    told = json.loads(result_text(config))
-    assert told["mode"] == "stack"
-    assert told["task"] == "follow"
-    assert told["engine"]["seed"] == 4
-    assert told["buffer"]["lead_s"] == 0.11
-    assert "record_path" not in told["buffer"]
-    assert told["period_ms"] == 100.0
-    player = robot_side(told["buffer"], told["safety"])(np.array(HOME_RAD))
-    assert player.timeline_config.lead_s == 0.11
+    saved = json.loads(result_text(config))
+    assert saved["mode"] == "stack"
+    assert saved["task"] == "follow"
+    assert saved["engine"]["seed"] == 4
+    assert saved["buffer"]["lead_s"] == 0.11
+    assert "record_path" not in saved["buffer"]
+    assert saved["period_ms"] == 100.0
+    executor = robot_side(saved["buffer"], saved["safety"])(np.array(HOME_RAD))
+    assert executor.timeline_config.lead_s == 0.11
