@@ -1,4 +1,4 @@
-"""Write docs/parameters.md from the nodes' own declarations: `.venv/bin/python
+"""Write docs/reference/parameters.md from the nodes' own declarations: `.venv/bin/python
 scripts/parameters_page.py`.
 
 A test compares the page with what this makes, so that the page never tells what a node does not
@@ -14,7 +14,7 @@ from typing import Any
 from physis_ros.node.parameters import REQUIRED, Declaration, declarations
 from physis_ros.stack.description import NODE_MODULES
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "parameters.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "parameters.md"
 NODES = {
     "observation_node": "ObservationParameters",
     "engine_node": "EngineParameters",

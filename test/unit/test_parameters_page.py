@@ -6,7 +6,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_tells_what_the_nodes_declare() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "parameters_page.py"))
-    written = (ROOT / "docs" / "parameters.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs" / "reference" / "parameters.md").read_text(encoding="utf-8")
     assert written == made["page"](), "run scripts/parameters_page.py"
 
 
