@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PHYSIS := .venv/bin/physis
 
-.PHONY: build demo test bench clean
+.PHONY: build demo test bench docs clean
 .DEFAULT_GOAL := build
 
 build:
@@ -18,6 +18,9 @@ test:
 bench: build
 	@$(PHYSIS) bench $(ARGS)
 
+docs:
+	@$(PYTHON) scripts/docs.py
+
 clean:
-	rm -rf .venv build install log .build.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv-docs site .venv build install log .build.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
