@@ -29,14 +29,8 @@ NAMED_MODULE = re.compile(r"\bpython3? -m (physis_[a-z]+(?:\.[a-z0-9_]+)+)")
 
 
 def markdown_files() -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [path for name in listed.stdout.split() if (path := ROOT / name).is_file()]
+    patterns = ("*.md", "benchmarks/*.md", "checkpoints/*.md", "docs/**/*.md")
+    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
 def faults(path: Path) -> Iterator[str]:

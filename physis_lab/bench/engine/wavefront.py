@@ -1,4 +1,4 @@
-"""`physis bench wavefront`: the picture of docs/reference/engine.md, drawn from traces of real runs.
+"""`physis bench wavefront`: the picture of docs/reference/engine.md, from traces of real runs.
 
 Two runs of one model with 2 denoising steps and 4 blocks: eight emulated devices with one stage
 each, and two worker processes that compute for real, with the two steps of a block in one batch.
