@@ -1,111 +1,64 @@
 """Which batch a device runs next: a pure function of the ready tasks, the costs and the time.
 
-Slack = deadline - now - predicted cost of the task - predicted cost of all that follows on its
-chunk's way. The most urgent goes first (physis_core.pipeline.urgency). Other ready tasks of the
-same block, of whatever chunk, step or stream, join the batch while that makes nobody late who would
-have been on time without it. Waiting for one more arrival is allowed only inside the slack. The
-same function runs in the worker and in the simulator.
+Slack = deadline - now - predicted cost of the task - predicted cost of all later stages of its
+chunk. The most urgent task goes first (physis_core.pipeline.urgency). Other ready tasks of the same
+block, of whatever chunk, step or stream, join the batch while that makes no task late that would
+have been on time without it. A device never waits for a task that is not ready yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TypeVar
 
-from physis_core.pipeline.costs import Costs, CostTable, OnlineCosts
+from physis_core.pipeline.costs import Costs
 from physis_core.pipeline.ready_task import BACKGROUND_S, ReadyTask
 from physis_core.pipeline.urgency import Entry, by_urgency
 
-__all__ = [
-    "CostTable",
-    "Costs",
-    "Decision",
-    "Idle",
-    "OnlineCosts",
-    "RunBatch",
-    "WaitUntil",
-    "decide",
-]
-
+Task = TypeVar("Task", bound=ReadyTask)
 _INF = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class RunBatch:
-    """Run these tasks, all of one block, as one batch now. The most urgent one comes first."""
-
-    tasks: tuple[ReadyTask, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
-    """Run nothing before `time_s`, unless a task arrives: then ask again."""
-
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Nothing is ready."""
-
-
-Decision = RunBatch | WaitUntil | Idle
-_IDLE = Idle()
-
-
 def decide(
-    ready: Sequence[ReadyTask],
+    ready: Sequence[Task],
     costs: Costs,
     now_s: float,
     *,
     max_batch: int,
-    expected: Mapping[int, float] | None = None,
     low_priority_max_batch: int | None = None,
     eager: bool = False,
-) -> Decision:
-    """Next batch of one device, or a time to wait until.
+) -> tuple[Task, ...]:
+    """Next batch of one device: tasks of one block, the most urgent first; empty if none is ready.
 
     Args:
         ready: tasks that may start now, in any order.
         costs: predicted seconds by block and batch size.
         max_batch: largest batch that the device may run.
-        expected: block -> time at which the next task of that block is expected to arrive here.
         low_priority_max_batch: set while the engine is overloaded. Tasks of less than the highest
             ready priority then batch at most this many, and do not join a more important one's.
-        eager: batch whenever that costs the device less and nobody a deadline, even where it only
-            holds everybody back (see docs/decisions/batching-under-slack.md).
+        eager: batch whenever that costs the device less and no task its deadline, even where it
+            only delays all tasks (see docs/decisions/batching-under-slack.md).
 
     Two tasks of one (stream, stage) are never in one batch: the later chunk reads the KV that the
     earlier one writes. A late task runs too; being late already, it is not protected against longer
     batches.
     """
-    if len(ready) == 1:
-        task = ready[0]
-        if expected is not None and max_batch > 1 and task.block in expected:
-            return _run_or_wait((task,), costs, now_s, max_batch, expected[task.block])
-        return RunBatch((task,))
-    if not ready:
-        return _IDLE
-
+    if len(ready) <= 1:
+        return tuple(ready)
     queue = by_urgency(ready, costs, now_s)
     head = queue[0][6]
     if max_batch == 1:
-        return RunBatch((_earliest(head, ready),))
+        return (_earliest(head, ready),)
     limit = max_batch
     floor = None
     if low_priority_max_batch is not None:
         floor = head.priority
         if head.priority < max(task.priority for task in ready):
             limit = min(limit, low_priority_max_batch)
-    batch = _grow(queue, costs, now_s, limit, floor, eager)
-    if expected is not None and len(batch) == len(ready) and len(batch) < limit:
-        arrival_s = expected.get(head.block)
-        if arrival_s is not None:
-            return _run_or_wait(batch, costs, now_s, limit, arrival_s)
-    return RunBatch(batch)
+    return _grow(queue, costs, now_s, limit, floor, eager)
 
 
-def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
+def _earliest(task: Task, ready: Sequence[Task]) -> Task:
     """The earliest ready chunk of the task's (stream, stage): its KV is needed by the others."""
     for other in ready:
         if (
@@ -118,21 +71,21 @@ def _earliest(task: ReadyTask, ready: Sequence[ReadyTask]) -> ReadyTask:
 
 
 def _grow(
-    queue: Sequence[Entry],
+    queue: Sequence[Entry[Task]],
     costs: Costs,
     now_s: float,
     max_batch: int,
     priority_floor: int | None,
     eager: bool,
-) -> tuple[ReadyTask, ...]:
-    """The batch of the head's block with the lowest cost per task among those that harm nobody.
+) -> tuple[Task, ...]:
+    """The batch of the head's block with the lowest cost per task among those that harm no task.
 
     Compared with running `queue` one by one: a task left behind with k batch members before it is
-    delayed by t(B) - k*t(1), a member finishes at t(B). Whoever would have been on time one by one
+    delayed by t(B) - k*t(1), a member finishes at t(B). What would have been on time one by one
     must stay so.
     """
     block = queue[0][6].block
-    members: dict[tuple[int, int], ReadyTask] = {}
+    members: dict[tuple[int, int], Task] = {}
     for entry in queue:
         task = entry[6]
         if task.block != block or (priority_floor is not None and task.priority < priority_floor):
@@ -157,7 +110,7 @@ def _grow(
     taken: set[tuple[int, int]] = set()
     alone: dict[int, float] = {}
     elapsed_s = now_s
-    # Sorted by urgency: where the first has no delivery time, nobody has.
+    # Sorted by urgency: where the first has no delivery time, no task has.
     pressed = eager or queue[0][4] - now_s > 0.5 * BACKGROUND_S
     for _, _, _, _, latest_s, _, task in queue:
         cost_s = alone.get(task.block)
@@ -195,10 +148,10 @@ def _best_size(
 ) -> int:
     """How many of the members to take.
 
-    Under pressure (somebody would be late one by one, or nobody has a delivery time) the lowest
-    cost per task counts. Otherwise the sum of all finishing times does: while there is time, a
-    batch that gains little only holds everybody back, and makes convoys of streams that then move
-    through the devices together.
+    Under pressure (a task would be late one by one, or none has a delivery time) the lowest cost
+    per task counts. Otherwise the sum of all finishing times does: while there is time, a batch
+    that gains little only delays all tasks, and makes convoys of streams that then move through the
+    devices together.
     """
     count = len(finish_s)
     single_s = costs.predict_s(block, 1)
@@ -237,23 +190,3 @@ def _change_s(
         change_s += left[k] * (batch_s - k * single_s)
     after = sum(left[size:]) + len(ends_s) - size
     return change_s + after * (batch_s - size * single_s)
-
-
-def _run_or_wait(
-    batch: tuple[ReadyTask, ...], costs: Costs, now_s: float, max_batch: int, arrival_s: float
-) -> Decision:
-    """Wait for one more task of this block only if the whole batch has the slack and time is
-    gained.
-    """
-    wait_s = arrival_s - now_s
-    if wait_s <= 0.0 or len(batch) >= max_batch:
-        return RunBatch(batch)
-    block = batch[0].block
-    longer_s = costs.predict_s(block, len(batch) + 1)
-    gain_s = costs.predict_s(block, len(batch)) + costs.predict_s(block, 1) - longer_s
-    if wait_s >= gain_s:
-        return RunBatch(batch)
-    for task in batch:
-        if task.deadline_s - now_s - task.remaining_s < wait_s + longer_s:
-            return RunBatch(batch)
-    return WaitUntil(arrival_s)

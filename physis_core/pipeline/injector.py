@@ -79,7 +79,6 @@ class Injector(Generic[T]):
     def __init__(self, config: InjectorConfig) -> None:
         self._config = config
         self._start_s: float | None = None
-        self._base = 0
         self._next = 0
         self._in_flight = 0
         self._starving = False
@@ -126,18 +125,10 @@ class Injector(Generic[T]):
             raise ValueError(f"count: {count!r}: only {self._in_flight} chunks are in flight")
         self._in_flight -= count
 
-    def set_period(self, period_s: float | None, now_s: float) -> None:
-        """Change the pace from the next chunk on; the schedule starts anew at `now_s`."""
-        self._config = InjectorConfig(
-            period_s=period_s, credits=self._config.credits, max_age_s=self._config.max_age_s
-        )
-        if self._start_s is not None:
-            self._start_s, self._base = now_s, self._next
-
     def restart(self) -> None:
         """A new epoch: ids from 0, nothing in flight, an empty mailbox."""
         self._start_s = None
-        self._base = self._next = self._in_flight = 0
+        self._next = self._in_flight = 0
         self._starving = False
         self._mail, self._mail_s, self._mail_used = None, -math.inf, True
 
@@ -147,7 +138,7 @@ class Injector(Generic[T]):
         """
         if self._start_s is None or self._config.period_s is None:
             raise ValueError("no schedule yet")
-        return self._start_s + (chunk_id - self._base) * self._config.period_s
+        return self._start_s + chunk_id * self._config.period_s
 
     def poll(self, now_s: float) -> ReleaseChunk[T] | SkipRelease | WaitFor:
         """The next thing to do at `now_s`. Call again until it is WaitFor."""
@@ -156,7 +147,7 @@ class Injector(Generic[T]):
         if self._config.period_s is None:
             return self._poll_free(now_s)
         if self._start_s is None:
-            self._start_s, self._base = now_s, self._next
+            self._start_s = now_s
         return self._poll_periodic(now_s, self._config.period_s)
 
     def _poll_free(self, now_s: float) -> ReleaseChunk[T] | WaitFor:

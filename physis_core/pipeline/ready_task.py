@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BACKGROUND_S = 1e6
-"""From the release of a chunk without a delivery time to the deadline that it gets here: after all
-that have one, and the older first, so that among free-running streams none waits for ever."""
+"""Seconds from the release of a chunk without a delivery time to the deadline that it gets here:
+after all that have one, and the older first, so that no free-running stream waits for ever."""
 BACKGROUND_PRIORITY = 1_000_000
-"""Taken off the priority of streams without a period: whoever takes all that is left must not come
-before a stream that is already late."""
+"""Subtracted from the priority of streams without a period: a stream that takes all the time left
+must not come before one that is already late."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -18,7 +18,7 @@ class ReadyTask:
 
     `stream` is a handle of the caller, `stage` the stage index, `block` names the weights (see
     `Costs`). `remaining_s` is the predicted cost of everything after this task until its chunk's
-    exit. A larger `priority` is more important; it decides only when not everybody can be on time.
+    exit. A larger `priority` is more important; it decides only when not all can be on time.
     """
 
     stream: int

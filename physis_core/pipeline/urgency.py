@@ -1,32 +1,34 @@
-"""In which order tasks would run one by one: the earliest deadline first, but it lets pass whose
-slack is gone, as long as it can afford that (EDZL: S. K. Lee, "On-line multiprocessor scheduling
-algorithms for real-time tasks", TENCON 1994).
+"""In which order tasks would run one by one: the earliest deadline first. A task with no slack left
+may run before the head task if that one still meets its deadline (EDZL: S. K. Lee, "On-line
+multiprocessor scheduling algorithms for real-time tasks", TENCON 1994).
 
-Least slack first would let chunks take turns (docs/decisions/earliest-deadline-first.md).
+Least slack first would make chunks alternate (docs/decisions/earliest-deadline-first.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from physis_core.pipeline.costs import Costs
 from physis_core.pipeline.ready_task import BACKGROUND_S, ReadyTask
 
-Entry = tuple[float, int, int, int, float, float, ReadyTask]
+Task = TypeVar("Task", bound=ReadyTask)
+Entry = tuple[float, int, int, int, float, float, Task]
 """(deadline, -stage, seq, position, latest finish, seconds alone, task): sorts by urgency, never by
 task."""
 
 
-def by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[Entry]:
+def by_urgency(ready: Sequence[Task], costs: Costs, now_s: float) -> list[Entry[Task]]:
     """Tasks in the order in which they would run one by one.
 
-    Ties: the chunk nearer to its exit first, so that equal deadlines do not spread out. When
-    somebody is late already, not everybody can be on time, and priority comes before time. Without
-    a delivery time age alone counts: `deadline_s` says it.
+    Ties: the chunk nearer to its exit first, so that equal deadlines do not spread out. When a task
+    is late already, not all can be on time, and priority comes before time. Without a delivery time
+    age alone counts: `deadline_s` holds it.
     """
     single: dict[int, float] = {}
     endless_s = now_s + 0.5 * BACKGROUND_S
-    queue: list[Entry] = []
+    queue: list[Entry[Task]] = []
     late = False
     for i, task in enumerate(ready):
         block = task.block
@@ -46,8 +48,8 @@ def by_urgency(ready: Sequence[ReadyTask], costs: Costs, now_s: float) -> list[E
     return queue
 
 
-def _let_pass(queue: list[Entry], now_s: float) -> None:
-    """Who would be late by waiting for the head goes before it, if the head is on time even so."""
+def _let_pass(queue: list[Entry[Task]], now_s: float) -> None:
+    """Move a task that would be late after the head before it, if the head then stays on time."""
     _, _, _, _, head_finish_s, head_s, _ = queue[0]
     after_head_s = now_s + head_s
     for i in range(1, len(queue)):

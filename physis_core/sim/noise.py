@@ -54,15 +54,6 @@ class NoiseSpec:
         tail = self.tail_probability > 0.0
         return not (tail or self.factors) and self.relative == 0.0 and self.p99_ratio == 1.0
 
-    @property
-    def p99_factor(self) -> float:
-        """p99 of the factor, by which plans leave room."""
-        if self.tail_probability >= 0.01:
-            return self.tail_factor
-        if self.factors:
-            return float(np.percentile(self.factors, 99.0))
-        return max(self.p99_ratio, 1.0 + _Z99 * self.relative)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedTrace:

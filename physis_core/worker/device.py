@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from physis_core.model.protocol import NoiseKey, Payload, StagedModel
-from physis_core.pipeline.dispatch import Costs, CostTable, OnlineCosts
+from physis_core.pipeline.costs import Costs, CostTable, OnlineCosts
 from physis_core.pipeline.emulation import DurationNoise
-from physis_core.pipeline.stages import StageSlot
 from physis_core.worker.links.envelope import MAX_TOUCHES, InFlight
+from physis_core.worker.stages import StageSlot
 
 TaskFailure = tuple[InFlight, Exception]
 

@@ -12,12 +12,12 @@ from typing import Any
 from physis_core.cluster.host_clock import HostClock
 from physis_core.cluster.messages import ChunkExit, ChunkRetired, ToEngine
 from physis_core.observe.recorder import TaskLog
-from physis_core.pipeline.dispatch import RunBatch, WaitUntil, decide
-from physis_core.pipeline.stages import StageSlot, StreamSide
+from physis_core.pipeline.dispatch import decide
 from physis_core.worker.device import Device
 from physis_core.worker.links.envelope import InFlight
 from physis_core.worker.links.link import LinkReceiver
 from physis_core.worker.snapshot_copies import SnapshotCopies
+from physis_core.worker.stages import StageSlot, StreamSide
 from physis_core.worker.tensor_arrays import payload_arrays
 
 LOG_CAPACITY = 1 << 16
@@ -98,18 +98,13 @@ class DeviceTurns:
         if self.stalled and self.stalled.get(device.index, 0.0) > now_s:
             self._arm(device, self.stalled[device.index])
             return
-        decision = decide(
+        tasks: Sequence[Any] = decide(
             ready,
             device.costs,
             now_s,
             max_batch=self._max_batch,
             low_priority_max_batch=self.small_batches,
         )
-        if type(decision) is WaitUntil:
-            self._arm(device, decision.time_s)
-            return
-        assert type(decision) is RunBatch
-        tasks: Sequence[Any] = decision.tasks
         for task in tasks:
             slot = task.slot
             slot.fifo.popleft()

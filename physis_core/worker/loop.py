@@ -46,7 +46,6 @@ from physis_core.cluster.messages import (
 )
 from physis_core.cluster.threads import Wake, described, sleep_precisely
 from physis_core.deployment.deployment import Deployment
-from physis_core.pipeline.stages import StreamSide
 from physis_core.types import UserError
 from physis_core.worker.device import Device
 from physis_core.worker.device_turns import DeviceTurns
@@ -60,6 +59,7 @@ from physis_core.worker.report import (
     recorded,
 )
 from physis_core.worker.snapshot_copies import SnapshotCopies
+from physis_core.worker.stages import StreamSide
 from physis_core.worker.streams import WorkerStreams
 
 _SPIN_S = 25e-6

@@ -12,10 +12,10 @@ import numpy as np
 from physis_core.cluster.messages import Stats
 from physis_core.observe.recorder import TASK_DTYPE, TaskLog
 from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
-from physis_core.pipeline.stages import StageSlot, StreamSide
 from physis_core.types import Array, FinishedChunk
 from physis_core.worker.device import Device
 from physis_core.worker.links.link import LinkSender
+from physis_core.worker.stages import StageSlot, StreamSide
 
 
 def queue_lengths(sides: Iterable[StreamSide]) -> dict[int, int]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from physis_core.cluster.messages import ToEngine, WindowSaved
 from physis_core.cluster.threads import Wake
-from physis_core.pipeline.stages import StageSlot
 from physis_core.worker.links.envelope import InFlight
+from physis_core.worker.stages import StageSlot
 from physis_core.worker.tensor_arrays import to_arrays
 
 

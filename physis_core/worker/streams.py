@@ -13,9 +13,9 @@ from physis_core.cluster.messages import (
     SetCondition,
 )
 from physis_core.deployment.deployment import Deployment
-from physis_core.pipeline.stages import StageSlot, StreamSide
 from physis_core.worker.device import Device
 from physis_core.worker.links.link import LinkReceiver, LinkSender
+from physis_core.worker.stages import StageSlot, StreamSide
 from physis_core.worker.tensor_arrays import payload_tensors, to_tensors
 
 

@@ -15,12 +15,12 @@ import torch
 from physis_core.deployment.deployment import Deployment
 from physis_core.model.loading import load, load_spec
 from physis_core.model.protocol import KVWindow, StagedModel
-from physis_core.pipeline.dispatch import CostTable
+from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.emulation import DurationNoise
-from physis_core.pipeline.stages import StageSlot, StreamSide
 from physis_core.types import UserError
 from physis_core.worker.device import Device, ModelExecutor
 from physis_core.worker.links.envelope import InFlight
+from physis_core.worker.stages import StageSlot, StreamSide
 
 _REPEATS = 3
 _LARGEST_MEASURED_BATCH = 16

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from physis_core.pipeline.ready_task import ReadyTask
 
 if TYPE_CHECKING:
-    from physis_core.pipeline.stages import StageSlot
+    from physis_core.worker.stages import StageSlot
 
 MAX_TOUCHES = 16
 """Observations that one chunk can record: one at entry and one for each later denoising step."""

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ready_tasks import task
 
-from physis_core.pipeline.dispatch import CostTable, Idle, RunBatch, WaitUntil, decide
+from physis_core.pipeline.costs import CostTable
+from physis_core.pipeline.dispatch import decide
 from physis_core.pipeline.ready_task import BACKGROUND_S, ReadyTask
 
 COSTS = CostTable({b: {1: 1.0, 2: 1.2, 4: 1.6, 8: 3.0} for b in range(4)})
@@ -45,74 +46,53 @@ def tables(draw: st.DrawFn) -> CostTable:
     return CostTable(rows)
 
 
-def run(decision: object) -> tuple[ReadyTask, ...]:
-    assert isinstance(decision, RunBatch)
-    return decision.tasks
-
-
-def test_nothing_ready_is_idle() -> None:
-    assert isinstance(decide([], COSTS, 0.0, max_batch=4), Idle)
+def test_nothing_ready_runs_nothing() -> None:
+    assert decide([], COSTS, 0.0, max_batch=4) == ()
 
 
 def test_same_block_joins_from_other_streams_and_steps() -> None:
     tasks = [task(stream=0), task(stream=1, stage=4), task(stream=1, stage=8, seq=0)]
-    assert len(run(decide(tasks, COSTS, 0.0, max_batch=8))) == 3
-    assert len(run(decide(tasks, COSTS, 0.0, max_batch=2))) == 2
+    assert len(decide(tasks, COSTS, 0.0, max_batch=8)) == 3
+    assert len(decide(tasks, COSTS, 0.0, max_batch=2)) == 2
 
 
 def test_batch_that_would_make_its_head_late_is_not_formed() -> None:
     tasks = [task(stream=0, deadline_s=1.1), task(stream=1, deadline_s=50.0)]
-    assert run(decide(tasks, COSTS, 0.0, max_batch=8)) == (tasks[0],)
+    assert decide(tasks, COSTS, 0.0, max_batch=8) == (tasks[0],)
 
 
 def test_batch_that_would_make_a_left_behind_task_late_is_not_formed() -> None:
     head = task(stream=0, deadline_s=2.0)
     other = task(stream=1, block=1, deadline_s=2.1)
     joiner = task(stream=2, deadline_s=50.0)
-    assert run(decide([head, other, joiner], COSTS, 0.0, max_batch=8)) == (head,)
+    assert decide([head, other, joiner], COSTS, 0.0, max_batch=8) == (head,)
     other.deadline_s = 2.3
-    assert run(decide([head, other, joiner], COSTS, 0.0, max_batch=8)) == (head, joiner)
+    assert decide([head, other, joiner], COSTS, 0.0, max_batch=8) == (head, joiner)
 
 
 def test_batch_without_gain_is_not_formed() -> None:
     flat = CostTable({0: {1: 1.0, 2: 2.0, 4: 4.0}})
     tasks = [task(stream=s) for s in range(4)]
-    assert len(run(decide(tasks, flat, 0.0, max_batch=4))) == 1
+    assert len(decide(tasks, flat, 0.0, max_batch=4)) == 1
 
 
 def test_priority_decides_only_when_somebody_is_late() -> None:
     low, high = task(stream=0, deadline_s=4.0), task(stream=1, block=1, deadline_s=6.0, priority=1)
-    assert run(decide([low, high], COSTS, 0.0, max_batch=4)) == (low,)
-    assert run(decide([low, high], COSTS, 3.5, max_batch=4)) == (high,)
+    assert decide([low, high], COSTS, 0.0, max_batch=4) == (low,)
+    assert decide([low, high], COSTS, 3.5, max_batch=4) == (high,)
 
 
 def test_overload_shrinks_batches_of_low_priority() -> None:
     tasks = [task(stream=s, deadline_s=100.0) for s in range(4)]
     tasks += [task(stream=9, block=1, deadline_s=200.0, priority=1)]
     shrunk = decide(tasks, COSTS, 0.0, max_batch=8, low_priority_max_batch=1)
-    assert len(run(shrunk)) == 1
-    assert len(run(decide(tasks, COSTS, 0.0, max_batch=8))) == 4
-
-
-def test_waits_for_an_expected_task_only_inside_the_slack_and_for_a_gain() -> None:
-    only = task(deadline_s=10.0)
-    assert decide([only], COSTS, 0.0, max_batch=4, expected={0: 0.5}) == WaitUntil(0.5)
-    # 0.8 s are gained by running two at once; a wait of 0.9 s costs more.
-    assert run(decide([only], COSTS, 0.0, max_batch=4, expected={0: 0.9})) == (only,)
-    only.deadline_s = 1.6
-    assert run(decide([only], COSTS, 0.0, max_batch=4, expected={0: 0.5})) == (only,)
-    assert run(decide([only], COSTS, 0.0, max_batch=4, expected={1: 0.5})) == (only,)
-    assert run(decide([only], COSTS, 0.0, max_batch=1, expected={0: 0.5})) == (only,)
-
-
-def test_never_waits_while_another_block_could_run() -> None:
-    tasks = [task(stream=0), task(stream=1, block=1)]
-    assert isinstance(decide(tasks, COSTS, 0.0, max_batch=4, expected={0: 0.1, 1: 0.1}), RunBatch)
+    assert len(shrunk) == 1
+    assert len(decide(tasks, COSTS, 0.0, max_batch=8)) == 4
 
 
 def test_earlier_chunk_of_a_stage_goes_first() -> None:
     later, earlier = task(seq=4, deadline_s=1.0), task(seq=3, deadline_s=50.0)
-    assert run(decide([later, earlier], COSTS, 0.0, max_batch=4)) == (earlier,)
+    assert decide([later, earlier], COSTS, 0.0, max_batch=4) == (earlier,)
 
 
 def finishes(
@@ -131,7 +111,7 @@ def finishes(
 @settings(max_examples=120, deadline=None)
 @given(tasks=queues(), costs=tables(), max_batch=st.integers(1, 8))
 def test_a_batch_keeps_the_rules(tasks: list[ReadyTask], costs: CostTable, max_batch: int) -> None:
-    batch = run(decide(tasks, costs, 0.0, max_batch=max_batch))
+    batch = decide(tasks, costs, 0.0, max_batch=max_batch)
     assert 1 <= len(batch) <= max_batch
     assert {member.block for member in batch} == {batch[0].block}
     assert len({(member.stream, member.stage) for member in batch}) == len(batch)
@@ -149,12 +129,12 @@ def test_batching_makes_nobody_late_who_would_have_been_on_time(
     tasks: list[ReadyTask], costs: CostTable, max_batch: int
 ) -> None:
     tasks = list({(t.stream, t.stage): t for t in tasks}.values())
-    batch = run(decide(tasks, costs, 0.0, max_batch=max_batch))
+    batch = decide(tasks, costs, 0.0, max_batch=max_batch)
     # The order one by one, found by asking for batches of one.
     left, order = list(tasks), []
     while left:
         # Slack falls alike for all as time passes, so asking at time 0 gives the same order.
-        order.append(run(decide(left, costs, 0.0, max_batch=1))[0])
+        order.append(decide(left, costs, 0.0, max_batch=1)[0])
         left.remove(order[-1])
     assert batch[0] is order[0]
     if any(t.deadline_s - t.remaining_s < costs.predict_s(t.block, 1) for t in order):
@@ -168,31 +148,10 @@ def test_batching_makes_nobody_late_who_would_have_been_on_time(
             assert batched[id(t)] <= limit_s + 1e-9
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    tasks=queues(),
-    costs=tables(),
-    expected=st.dictionaries(st.integers(0, 3), st.floats(-1.0, 5.0)),
-)
-def test_a_wait_is_in_the_future_and_makes_nobody_late(
-    tasks: list[ReadyTask], costs: CostTable, expected: dict[int, float]
-) -> None:
-    decision = decide(tasks, costs, 0.0, max_batch=8, expected=expected)
-    if not isinstance(decision, WaitUntil):
-        return
-    assert decision.time_s > 0.0
-    block = tasks[0].block
-    assert {t.block for t in tasks} == {block}
-    for t in tasks:
-        assert decision.time_s + costs.predict_s(block, len(tasks) + 1) <= (
-            t.deadline_s - t.remaining_s + 1e-9
-        )
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_free_running_tasks_nearest_to_their_exit_go_first(count: int) -> None:
     tasks = [task(seq=s, stage=s, block=s % 4, deadline_s=math.inf) for s in range(count)]
-    assert run(decide(tasks, COSTS, 0.0, max_batch=1)) == (tasks[-1],)
+    assert decide(tasks, COSTS, 0.0, max_batch=1) == (tasks[-1],)
 
 
 @pytest.mark.parametrize(("deadline_s", "size"), [(BACKGROUND_S, 4), (100.0, 1)])
@@ -202,4 +161,4 @@ def test_what_has_no_delivery_time_runs_in_the_batch_that_costs_the_device_least
     # A gain of a tenth a task: with a delivery time it would only hold everybody back.
     costs = CostTable({0: {1: 1.0, 4: 3.7}})
     tasks = [task(seq=s, stage=s, deadline_s=deadline_s + s) for s in range(4)]
-    assert len(run(decide(tasks, costs, 0.0, max_batch=8))) == size
+    assert len(decide(tasks, costs, 0.0, max_batch=8)) == size

@@ -101,17 +101,6 @@ def test_a_restart_counts_from_zero() -> None:
     assert stream.in_flight == 1
 
 
-def test_a_new_period_starts_a_new_schedule() -> None:
-    stream = injector(credits=10)
-    stream.offer("a", 0.0)
-    stream.poll(0.0)
-    stream.set_period(0.25, 0.5)
-    release = stream.poll(0.5)
-    assert isinstance(release, ReleaseChunk)
-    assert (release.chunk_id, release.release_s) == (1, 0.5)
-    assert stream.poll(0.5) == WaitFor(time_s=0.75, reason="period")
-
-
 def test_more_credits_than_given_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="in flight"):
         injector().finished()
