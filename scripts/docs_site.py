@@ -12,8 +12,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File
-
 ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = {
     "README.md": "index.md",
@@ -26,6 +24,9 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
+    # Only in the site's environment: the tests read this file without it.
+    from mkdocs.structure.files import File
+
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     return files

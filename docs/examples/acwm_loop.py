@@ -39,7 +39,7 @@ SWING_HZ = 0.3
 
 
 class Loop(Node):
-    """Your simulation: it says where the arm is to be, and looks at what the world shows."""
+    """Your simulation: it commands the arm and receives the world's frames."""
 
     def __init__(self, camera: str, world: str) -> None:
         super().__init__("acwm_loop")
@@ -48,22 +48,24 @@ class Loop(Node):
         self.joints: JointState | None = None
         self.ages_s: list[float] = []
         self.depicted_s: list[float] = []
-        self.create_subscription(Image, camera, self._see, qos_profile_sensor_data)
-        self.create_subscription(JointState, "joint_states", self._feel, qos_profile_sensor_data)
-        self.create_subscription(Image, "world/frame", self._frame, 2)
+        self.create_subscription(Image, camera, self._on_image, qos_profile_sensor_data)
+        self.create_subscription(
+            JointState, "joint_states", self._on_joints, qos_profile_sensor_data
+        )
+        self.create_subscription(Image, "world/frame", self._on_frame, 2)
         self.commands = self.create_publisher(
             JointTrajectory, "joint_trajectory_controller/joint_trajectory", 1
         )
         self.reset = self.create_client(ResetWorld, "world/reset")
         self.step = self.create_client(StepWorld, "world/step")
 
-    def _see(self, message: Image) -> None:
+    def _on_image(self, message: Image) -> None:
         self.picture = message
 
-    def _feel(self, message: JointState) -> None:
+    def _on_joints(self, message: JointState) -> None:
         self.joints = message
 
-    def _frame(self, message: Image) -> None:
+    def _on_frame(self, message: Image) -> None:
         stamp = message.header.stamp
         depicted_s = stamp.sec + stamp.nanosec / 1e9
         self.depicted_s.append(depicted_s)
@@ -73,7 +75,7 @@ class Loop(Node):
         end_s = time.monotonic() + patience_s
         while not done():
             if time.monotonic() > end_s:
-                sys.exit(f"waited in vain for {what}")
+                sys.exit(f"timed out waiting for {what}")
             rclpy.spin_once(self, timeout_sec=0.02)
 
     def ask(self, client: Any, request: Any) -> Any:
