@@ -25,7 +25,7 @@ from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
-from physis_ros.timeline.robot_place import RobotPlace
+from physis_ros.timeline.robot_state import RobotState
 from physis_ros.timeline.timed_chunk import IncomingChunk, RefusedChunk
 from physis_ros.timeline.types import TimelineConfig
 
@@ -60,7 +60,7 @@ class RobotSideExecutor:
         self._timeline = ChunkTimeline(side.planned, side.timeline)
         self._timeline.rebase(start, np.zeros_like(start), 0)
         self._filter = SafetyFilter(side.limits, side.safety)
-        self._place = RobotPlace(self._names)
+        self._robot = RobotState(self._names)
         self._position = start.copy()
         self._offered = 0
         self._followed_s = -_ZERO_S
@@ -122,7 +122,7 @@ class RobotSideExecutor:
         tick = self._filter.tick(now)
         self._verdict = tick.finding.verdict
         if tick.forward is not None:
-            self._filter.handover.taken(now.motion_s)
+            self._filter.handover.acknowledged(now.motion_s)
         self._ticked = True
         state = self._filter.commanded(now)
         assert state is not None, "joints were seen"
@@ -152,16 +152,18 @@ class RobotSideExecutor:
             started_s=self._side.transit_s,
         )
         if offered.forward is not None:
-            self._filter.handover.taken(asked.motion_s + self._side.transit_s)
+            self._filter.handover.acknowledged(asked.motion_s + self._side.transit_s)
 
     def _follow(self, t_s: float, position: Array, velocity: Array) -> None:
         """Rebase the timeline when the robot is not on the planned motion, as buffer_node does."""
         planned = self._timeline.point(_ns(t_s))
-        self._place.commanded()
-        if not self._place.another_motion(planned.position, planned.velocity, position, velocity):
+        self._robot.commanded()
+        if not self._robot.differs_from_plan(
+            planned.position, planned.velocity, position, velocity
+        ):
             return
         self.rebases += 1
-        self._place.rebased()
+        self._robot.rebased()
         if self._timeline.rebase(position, velocity, _ns(t_s), keep_newest=True):
             self._hand_off(t_s)
 

@@ -51,7 +51,7 @@ from physis_ros.node.interfaces import (
     camera_info,
     camera_raw,
 )
-from physis_ros.node.system import ask_realtime, leave_realtime
+from physis_ros.node.system import leave_realtime, request_realtime
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_controller import ControllerConfig
 
@@ -114,7 +114,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             task_waits=p.task_waits,
             record=_fresh_record(Path(p.record_path)) if p.record_path else None,
         )
-        if p.realtime_priority > 0 and (why := ask_realtime(p.realtime_priority)):
+        if p.realtime_priority > 0 and (why := request_realtime(p.realtime_priority)):
             self.get_logger().info(f"the simulated controller is not real-time: {why}")
         self._end.clear()
         self._threads = [

@@ -10,7 +10,7 @@ _DDS_BELOW = 10
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
-def ask_realtime(priority: int) -> str:
+def request_realtime(priority: int) -> str:
     """Put every thread of this process under SCHED_FIFO; threads started later inherit it.
 
     The threads of DDS get a lower priority than our own: theirs is bursty work (discovery of every

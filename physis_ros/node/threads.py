@@ -77,7 +77,7 @@ class FixedRateThread:
             self._failed(error)
 
 
-class AskedThread:
+class OnDemandThread:
     """Calls `act` after each `ask`, from `start` to `stop`. What is asked while it acts is done
     once more afterwards, however often it was asked. An error of `act` ends it and is given to
     `failed`."""
@@ -87,28 +87,28 @@ class AskedThread:
     ) -> None:
         self._act = act
         self._failed = failed
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Returns at once."""
-        self._asked.set()
+        self._requested.set()
 
     def stop(self) -> None:
         """Returns when the last call of `act` has ended."""
         self._end.set()
-        self._asked.set()
+        self._requested.set()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             while True:
-                self._asked.wait()
-                self._asked.clear()
+                self._requested.wait()
+                self._requested.clear()
                 if self._end.is_set():
                     return
                 self._act()

@@ -25,7 +25,7 @@ from physis_ros.safety.checks import (
     with_tail,
     without_expired,
 )
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.late_join import WAYS_S, Join, join
 
 _LEAST_SLOWING = 1.001
@@ -49,9 +49,9 @@ class JudgeRules(Protocol):
     def slow_most(self) -> float: ...
 
 
-def judged(
+def judge_command(
     command: CommandedTrajectory,
-    belief: ControllerBelief,
+    estimate: ControllerEstimate,
     motion_s: float,
     limits: RobotLimits,
     rules: JudgeRules,
@@ -61,16 +61,16 @@ def judged(
     """What to forward, and what limited it (None: nothing did).
 
     Raises:
-        RuntimeError: where the belief holds no motion yet.
+        RuntimeError: the estimate holds no motion yet.
     """
-    believed = belief.motion
-    if believed is None:
-        raise RuntimeError("nothing is believed yet")
-    position, velocity = believed.state(motion_s)
+    nominal = estimate.motion
+    if nominal is None:
+        raise RuntimeError("nothing is known of the controller yet")
+    position, velocity = nominal.state(motion_s)
     placed = _placed(command, position, velocity, limits, rules, started_s)
     if isinstance(placed, Violation):
         return placed
-    arrivals = belief.arrivals(motion_s)
+    arrivals = estimate.arrivals(motion_s)
     factor, over, best = 1.0, None, None
     first_s, most = float(placed.times_s[0]), rules.slow_most
     a_stream = first_s <= rules.late_s
@@ -88,7 +88,7 @@ def judged(
             continue
         motion = _from_here(candidate, position, velocity, motion_s)
         firsts_s = _firsts_s(candidate, motion_s, rules)
-        joined = join(motion, believed, arrivals, limits, firsts_s)
+        joined = join(motion, nominal, arrivals, limits, firsts_s)
         if joined is not None and joined.share == 1.0:
             return _whole(motion, joined, motion_s, limits), over
         if joined is not None and (best is None or joined.share > best.share):

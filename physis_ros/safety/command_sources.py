@@ -27,29 +27,29 @@ class CommandSources:
         if len(set(priorities)) != len(priorities):
             raise UserError("sources", dict(sources), "each source needs its own priority")
         self._sources = dict(sources)
-        self._spoke_s: dict[str, float] = {}
+        self._heard_s: dict[str, float] = {}
 
-    def in_force(self, now_s: float) -> str | None:
+    def active(self, now_s: float) -> str | None:
         """The name of the source that holds now; None where all are silent."""
         alive = [
             name
-            for name, spoke_s in self._spoke_s.items()
-            if now_s - spoke_s <= self._sources[name].timeout_s
+            for name, heard_s in self._heard_s.items()
+            if now_s - heard_s <= self._sources[name].timeout_s
         ]
         return max(alive, key=lambda name: self._sources[name].priority, default=None)
 
-    def may_speak(self, name: str, now_s: float) -> str:
+    def preempted_by(self, name: str, now_s: float) -> str:
         """Empty where the source may command now, else the name of the one that pre-empts it."""
-        holder = self.in_force(now_s)
+        holder = self.active(now_s)
         if holder is None or self._sources[holder].priority <= self._sources[name].priority:
             return ""
         return holder
 
-    def spoke(self, name: str, now_s: float) -> None:
-        self._spoke_s[name] = now_s
+    def heard(self, name: str, now_s: float) -> None:
+        self._heard_s[name] = now_s
 
     def timeout_s(self, name: str) -> float:
         return self._sources[name].timeout_s
 
-    def silence_all(self) -> None:
-        self._spoke_s.clear()
+    def forget_all(self) -> None:
+        self._heard_s.clear()

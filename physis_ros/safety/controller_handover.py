@@ -15,7 +15,7 @@ import numpy as np
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats, JointMotion
 from physis_ros.robot.trajectory_tail import braking_tail
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.joint_watch import JointWatch
 from physis_ros.safety.late_join import rest
 from physis_ros.safety.possible_motions import Arrivals
@@ -30,61 +30,61 @@ class ControllerHandover:
         self._limits = limits
         self._config = config
         self._acceleration = np.array(limits.acceleration)
-        self._belief = ControllerBelief(config.late_s)
+        self._estimate = ControllerEstimate(config.late_s)
         self._listening = True
         self._misplaced = False
         self.changes = 0
 
     @property
     def in_flight(self) -> bool:
-        return self._belief.in_flight
+        return self._estimate.in_flight
 
     @property
     def lost(self) -> int:
-        return self._belief.lost
+        return self._estimate.lost
 
     @property
     def end_s(self) -> float:
         """When the robot rests in any case; minus infinity where nothing is known."""
-        return self._belief.end_s
+        return self._estimate.end_s
 
-    def belief(self) -> ControllerBelief:
+    def estimate(self) -> ControllerEstimate:
         """A copy to judge by; it holds as long as `changes` does not change."""
-        return self._belief.copy()
+        return self._estimate.copy()
 
     def keep(self, ahead: Arrivals) -> None:
-        """Take what a belief of the same `changes` saw ahead."""
-        self._belief.keep(ahead)
+        """Take what an estimate of the same `changes` saw ahead."""
+        self._estimate.keep(ahead)
 
     def commanded(self, now_s: float) -> tuple[Floats, Floats] | None:
         """Position and velocity, [joints] each; None before the robot's place is known."""
-        motion = self._belief.motion
+        motion = self._estimate.motion
         return None if motion is None else motion.state(now_s)
 
     def unreachable(self) -> str:
         """Why nothing can be forwarded; empty where it can."""
         if not self._listening:
             return "handover: nobody receives what is forwarded to the controller"
-        if self._belief.doubtful:
+        if self._estimate.uncertain:
             return (
                 f"handover: not acknowledged within {self._config.late_s:g} s; "
                 "waiting until the robot rests in any case"
             )
         return ""
 
-    def listened_to(self, listening: bool) -> None:
+    def set_listening(self, listening: bool) -> None:
         """Whether anybody receives what is forwarded."""
         self._listening = listening
 
-    def taken(self, now_s: float) -> None:
+    def acknowledged(self, now_s: float) -> None:
         """Whatever was forwarded has been acknowledged."""
         self.changes += 1
-        self._belief.taken(now_s)
+        self._estimate.acknowledged(now_s)
 
-    def stand(self, position: Floats, now_s: float) -> None:
-        """The robot rests at `position` [joints], whatever was believed."""
+    def rest_at(self, position: Floats, now_s: float) -> None:
+        """The robot rests at `position` [joints], whatever was commanded."""
         self.changes += 1
-        self._belief.stand(position, now_s)
+        self._estimate.rest_at(position, now_s)
 
     def forward(
         self,
@@ -97,20 +97,20 @@ class ControllerHandover:
         """Forward what was judged at `now_s`; times count from then. `arrivals` is what it was
         judged against, which takes as long to find as all the rest."""
         self.changes += 1
-        self._belief.sent(JointMotion(now_s + times_s, positions, velocities), now_s, arrivals)
+        self._estimate.sent(JointMotion(now_s + times_s, positions, velocities), now_s, arrivals)
         if not self._config.acknowledged:
-            self._belief.taken(now_s)
+            self._estimate.acknowledged(now_s)
         return Forward(at_s=now_s, times_s=times_s, positions=positions, velocities=velocities)
 
     def brake(self, now_s: float) -> Forward | None:
         """To rest sooner than by itself; None where what was forwarded rests as soon, or where no
         brake is harmless: then its tail acts."""
-        if self._belief.motion is None or self._belief.doubtful:
+        if self._estimate.motion is None or self._estimate.uncertain:
             return None
         # A trajectory that lies at another time must be replaced, whatever that saves.
-        latest_s = math.inf if self._misplaced else self._belief.end_s - _WORTH_BRAKING_S
+        latest_s = math.inf if self._misplaced else self._estimate.end_s - _WORTH_BRAKING_S
         self._misplaced = False
-        found = rest(self._belief.arrivals(now_s), self._limits, latest_s)
+        found = rest(self._estimate.arrivals(now_s), self._limits, latest_s)
         if found is None:
             return None
         return self.forward(
@@ -120,28 +120,28 @@ class ControllerHandover:
             now_s,
         )
 
-    def look(self, now_s: float, joints: JointWatch, *, sees: bool) -> None:
+    def update(self, now_s: float, joints: JointWatch, *, sees: bool) -> None:
         """Begin to doubt what is overdue; end doubt at rest, by where the robot is measured."""
-        self._belief.look(now_s)
-        if not self._belief.doubt_is_over(now_s) or not sees:
+        self._estimate.update(now_s)
+        if not self._estimate.settled(now_s) or not sees:
             return
-        ends = self._belief.ends()
+        ends = self._estimate.ends()
         apart = [float(np.max(np.abs(joints.position - end))) for end in ends]
         end = ends[int(np.argmin(apart))]
         fits = not joints.away_from(end, self._config.tracking_tolerance)
-        self.stand(end if fits else joints.position, now_s)
+        self.rest_at(end if fits else joints.position, now_s)
 
     def clock_jumped(self, now_s: float, *, delta_s: float) -> None:
         """The controller's clock moved by itself: what was forwarded lies at another time now. The
         robot is taken to brake from where it was; the next `brake` says so to the controller."""
-        motion = self._belief.motion
+        motion = self._estimate.motion
         if motion is None:
             return
         position, velocity = motion.state(now_s - delta_s)
         tail = braking_tail(position, velocity, self._acceleration)
         self.changes += 1
         self._misplaced = True
-        self._belief.follow(
+        self._estimate.assume(
             JointMotion(
                 now_s + np.concatenate([[0.0], tail.times_s]),
                 np.concatenate([position[None, :], tail.positions]),

@@ -14,21 +14,21 @@ from __future__ import annotations
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.checks import CheckedTrajectory, Violation
-from physis_ros.safety.command_judge import judged
+from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.command_sources import CommandSources
 from physis_ros.safety.controller_handover import ControllerHandover
 from physis_ros.safety.joint_watch import JointWatch
 from physis_ros.safety.types import (
     FINE,
+    Decision,
     Finding,
     Instant,
-    Offered,
-    Question,
+    JudgeRequest,
     ResetAnswer,
     SafetyConfig,
     SafetyCounts,
     StopLatch,
-    Tick,
+    TickResult,
     Verdict,
     most_severe,
 )
@@ -54,7 +54,7 @@ class SafetyFilter:
         self._rejected: tuple[str, float] | None = None
         self._source = ""
         self._blind = True
-        self._astray_since_s: float | None = None
+        self._off_track_since_s: float | None = None
         self._verdict = Verdict.HOLD
         self._brake_wanted = False
 
@@ -82,83 +82,83 @@ class SafetyFilter:
 
     def offer(
         self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
-    ) -> Offered:
+    ) -> Decision:
         """Judge a command from `source`. `started_s`: seconds since its own start time (0: it
         starts now).
 
         Raises:
             KeyError: for a source that is not configured.
         """
-        question = self.question(source, now)
-        if isinstance(question, Offered):
-            return question
-        judgement = judged(
-            command, question.belief, now.motion_s, self.limits, self.config, started_s=started_s
+        request = self.request(source, now)
+        if isinstance(request, Decision):
+            return request
+        judgement = judge_command(
+            command, request.estimate, now.motion_s, self.limits, self.config, started_s=started_s
         )
-        return self.answer(question, judgement, now)
+        return self.decide(request, judgement, now)
 
-    def question(self, source: str, now: Instant) -> Question | Offered:
+    def request(self, source: str, now: Instant) -> JudgeRequest | Decision:
         """The first third of `offer`: whether a command may be judged at all, and against what.
 
         Judging (`command_judge.judged`) takes longest and needs nothing of the filter but this; so
         it can go on beside the ticks.
         """
-        holder = self._sources.may_speak(source, now.steady_s)
+        holder = self._sources.preempted_by(source, now.steady_s)
         if holder:
             self.counts.preempted += 1
-            return Offered(
+            return Decision(
                 forward=None,
                 finding=Finding(verdict=Verdict.OK, reason=f"{source}: pre-empted by {holder}"),
             )
-        barred = self._barred(now)
-        if barred is not None or self.commanded(now) is None:
+        refusal = self._refusal(now)
+        if refusal is not None or self.commanded(now) is None:
             self.counts.rejected += 1
-            return Offered(
+            return Decision(
                 forward=None,
-                finding=barred or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
+                finding=refusal or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
         if self.handover.in_flight:
             # The source speaks; the next of its commands will find the way free.
-            self._sources.spoke(source, now.steady_s)
+            self._sources.heard(source, now.steady_s)
             self.counts.waited += 1
-            return Offered(
+            return Decision(
                 forward=None,
                 finding=Finding(
                     verdict=Verdict.OK, reason=f"{source}: the last command is still on its way"
                 ),
             )
-        return Question(
+        return JudgeRequest(
             source=source,
             asked=now,
-            belief=self.handover.belief(),
+            estimate=self.handover.estimate(),
             changes=self.handover.changes,
         )
 
-    def answer(
+    def decide(
         self,
-        question: Question,
+        request: JudgeRequest,
         judgement: tuple[CheckedTrajectory, Violation | None] | Violation,
         now: Instant,
-    ) -> Offered:
-        """The last third of `offer`: take over what was judged, unless something happened since."""
-        source = question.source
+    ) -> Decision:
+        """The last third of `offer`: take over the judgement, unless something happened since."""
+        source = request.source
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
             self._rejected = source, now.steady_s
             self._last_answer = Finding(
                 verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
             )
-            return Offered(forward=None, finding=self._last_answer)
-        barred = self._barred(now)
-        if barred is not None or question.changes != self.handover.changes:
+            return Decision(forward=None, finding=self._last_answer)
+        refusal = self._refusal(now)
+        if refusal is not None or request.changes != self.handover.changes:
             self.counts.rejected += 1
-            return Offered(
+            return Decision(
                 forward=None,
-                finding=barred
+                finding=refusal
                 or Finding(verdict=Verdict.OK, reason=f"{source}: overtaken by events"),
             )
         trajectory, limited = judgement
-        self._sources.spoke(source, now.steady_s)
+        self._sources.heard(source, now.steady_s)
         self._source = source
         self._accepted_s = now.steady_s
         self.counts.accepted += 1
@@ -170,21 +170,21 @@ class SafetyFilter:
                 verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
             )
         self._brake_wanted = False
-        return Offered(
+        return Decision(
             forward=self.handover.forward(
                 trajectory.times_s,
                 trajectory.positions,
                 trajectory.velocities,
-                question.asked.motion_s,
-                question.belief.arrivals(question.asked.motion_s),
+                request.asked.motion_s,
+                request.estimate.arrivals(request.asked.motion_s),
             ),
             finding=self._last_answer,
         )
 
-    def tick(self, now: Instant) -> Tick:
+    def tick(self, now: Instant) -> TickResult:
         """Run the watchdogs; call at a fixed rate."""
         sees = not self.joints.missing(now.steady_s)
-        self.handover.look(now.motion_s, self.joints, sees=sees)
+        self.handover.update(now.motion_s, self.joints, sees=sees)
         finding = most_severe(self._findings(now))
         if finding.verdict >= Verdict.HOLD > self._verdict or (
             finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
@@ -195,13 +195,13 @@ class SafetyFilter:
         if self._brake_wanted:
             self._brake_wanted = False
             forward = self.handover.brake(now.motion_s)
-        return Tick(finding=finding, forward=forward)
+        return TickResult(finding=finding, forward=forward)
 
     def estop(self, now: Instant, reason: str = "emergency stop was asked for") -> None:
         """Latch STOP; the next tick brakes."""
         if self._latch.trip(reason, now.steady_s):
             self._brake_wanted = True
-            self._sources.silence_all()
+            self._sources.forget_all()
 
     def reset(self, now: Instant) -> ResetAnswer:
         """Open the latch where the cause is gone, the robot rests and the cooldown is over."""
@@ -218,7 +218,7 @@ class SafetyFilter:
         """A disabled filter brakes and refuses every command."""
         if self._enabled and not enabled:
             self._brake_wanted = True
-            self._sources.silence_all()
+            self._sources.forget_all()
         self._enabled = enabled
         if enabled:
             self._wait_for_command("no command since enabling")
@@ -241,7 +241,7 @@ class SafetyFilter:
         if blind:
             findings.append(Finding(verdict=Verdict.HOLD, reason=blind))
         else:
-            self._check_obedience(now)
+            self._check_tracking(now)
         if self._latch.finding is not None:
             findings.append(self._latch.finding)
         unreachable = self.handover.unreachable()
@@ -249,7 +249,7 @@ class SafetyFilter:
             findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
         if not self._enabled:
             findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
-        findings.append(self._last_word(now))
+        findings.append(self._last_finding(now))
         age_s = self.command_age_s(now)
         if age_s is not None and age_s > self.config.command_age_s:
             findings.append(
@@ -261,7 +261,7 @@ class SafetyFilter:
             )
         return findings
 
-    def _last_word(self, now: Instant) -> Finding:
+    def _last_finding(self, now: Instant) -> Finding:
         """The last answer; what was rejected long ago is no longer why the robot rests."""
         if self._rejected is None:
             return self._last_answer
@@ -281,31 +281,31 @@ class SafetyFilter:
             # A controller from which nothing comes may well be late in taking things: a rest that
             # is near by itself is better left alone.
             self._brake_wanted = self.handover.end_s - now.motion_s > _NEAR_REST_S
-            self._sources.silence_all()
+            self._sources.forget_all()
         if self._blind and not blind:
             self._rest_where_measured_if_apart(now)
         self._blind = blind
 
-    def _check_obedience(self, now: Instant) -> None:
+    def _check_tracking(self, now: Instant) -> None:
         cause = self.joints.out_of_limits()
         if cause:
             self.estop(now, cause)
             return
         state = self.commanded(now)
-        astray = (
+        off_track = (
             "" if state is None else self.joints.away_from(state[0], self.config.tracking_tolerance)
         )
-        if not astray:
-            self._astray_since_s = None
+        if not off_track:
+            self._off_track_since_s = None
             return
         if self._idle(now):
             # Nothing of ours moves it: somebody else did, and may.
             self._rest_where_measured_if_apart(now)
             return
-        if self._astray_since_s is None:
-            self._astray_since_s = now.steady_s
-        elif now.steady_s - self._astray_since_s > self.config.tracking_time_s:
-            self.estop(now, astray)
+        if self._off_track_since_s is None:
+            self._off_track_since_s = now.steady_s
+        elif now.steady_s - self._off_track_since_s > self.config.tracking_time_s:
+            self.estop(now, off_track)
 
     def _idle(self, now: Instant) -> bool:
         resting = now.motion_s > self.handover.end_s + 1.0
@@ -318,10 +318,10 @@ class SafetyFilter:
             return
         state = self.commanded(now)
         if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
-            self.handover.stand(self.joints.position, now.motion_s)
-        self._astray_since_s = None
+            self.handover.rest_at(self.joints.position, now.motion_s)
+        self._off_track_since_s = None
 
-    def _barred(self, now: Instant) -> Finding | None:
+    def _refusal(self, now: Instant) -> Finding | None:
         """Why no command at all is taken now."""
         if self._latch.finding is not None:
             return self._latch.finding

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
-from physis_ros.safety.command_judge import judged
+from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.types import Finding, Forward, Instant, Offered, ResetAnswer, Verdict
+from physis_ros.safety.types import Decision, Finding, Forward, Instant, ResetAnswer, Verdict
 
 
 class GuardedFilter:
@@ -31,7 +31,7 @@ class GuardedFilter:
         position: Callable[[Floats], None],
         changed: Callable[[Finding], None],
     ) -> None:
-        self._judge = judge
+        self._filter = judge
         self._now = now
         self._forward = forward
         self._position = position
@@ -40,9 +40,9 @@ class GuardedFilter:
         self._finding = Finding(verdict=Verdict.HOLD, reason="starting")
 
     @property
-    def judge(self) -> SafetyFilter:
+    def filter(self) -> SafetyFilter:
         """To read counters and configuration from, which needs no lock."""
-        return self._judge
+        return self._filter
 
     @property
     def finding(self) -> Finding:
@@ -52,9 +52,9 @@ class GuardedFilter:
     def tick(self) -> None:
         with self._lock:
             now = self._now()
-            done = self._judge.tick(now)
+            done = self._filter.tick(now)
             self._send(done.forward)
-            state = self._judge.commanded(now)
+            state = self._filter.commanded(now)
             if state is not None:
                 self._position(state[0])
             changed = done.finding.verdict != self._finding.verdict
@@ -64,24 +64,24 @@ class GuardedFilter:
 
     def command(
         self, command: CommandedTrajectory, source: str, asked: Instant, *, started_s: float
-    ) -> Offered:
+    ) -> Decision:
         """Judge what came from `source` at `asked`; see SafetyFilter.offer."""
         with self._lock:
-            question = self._judge.question(source, asked)
-        if isinstance(question, Offered):
-            return question
-        judgement = judged(
+            request = self._filter.request(source, asked)
+        if isinstance(request, Decision):
+            return request
+        judgement = judge_command(
             command,
-            question.belief,
+            request.estimate,
             asked.motion_s,
-            self._judge.limits,
-            self._judge.config,
+            self._filter.limits,
+            self._filter.config,
             started_s=started_s,
         )
         with self._lock:
-            offered = self._judge.answer(question, judgement, self._now())
-            self._send(offered.forward)
-        return offered
+            decision = self._filter.decide(request, judgement, self._now())
+            self._send(decision.forward)
+        return decision
 
     def joints(
         self,
@@ -92,65 +92,65 @@ class GuardedFilter:
         stamp_ns: int,
     ) -> None:
         with self._lock:
-            self._judge.joints.see(
+            self._filter.joints.see(
                 names, positions, velocities, self._now().steady_s, stamp_ns=stamp_ns
             )
 
     def acknowledged(self) -> None:
         """Everything forwarded so far has reached the controller's side."""
         with self._lock:
-            self._judge.handover.taken(self._now().motion_s)
+            self._filter.handover.acknowledged(self._now().motion_s)
 
     def look_ahead(self) -> None:
         """Work out now what judging the next command will need. For whoever has time; a command
         that comes sooner is judged all the same."""
         with self._lock:
-            handover = self._judge.handover
-            belief, changes = handover.belief(), handover.changes
+            handover = self._filter.handover
+            estimate, changes = handover.estimate(), handover.changes
             now_s = self._now().motion_s
-        ahead = belief.look_ahead(now_s)
+        ahead = estimate.look_ahead(now_s)
         if ahead is None:
             return
         with self._lock:
             if handover.changes == changes:
                 handover.keep(ahead)
 
-    def listened_to(self, listening: bool) -> None:
+    def set_listening(self, listening: bool) -> None:
         with self._lock:
-            self._judge.handover.listened_to(listening)
+            self._filter.handover.set_listening(listening)
 
     def estop(self) -> None:
         with self._lock:
-            self._judge.estop(self._now())
+            self._filter.estop(self._now())
         self.tick()
 
     def reset(self) -> ResetAnswer:
         with self._lock:
-            answer = self._judge.reset(self._now())
+            answer = self._filter.reset(self._now())
         self.tick()
         return answer
 
     def enable(self, enabled: bool) -> None:
         with self._lock:
-            self._judge.enable(enabled)
+            self._filter.enable(enabled)
         self.tick()
 
     def clock_jumped(self, delta_s: float, *, motion_jumped: bool) -> None:
         """`motion_jumped`: the controller's clock did, not that of the stamps alone."""
         with self._lock:
             if motion_jumped:
-                self._judge.clock_jumped(self._now(), delta_s=delta_s)
+                self._filter.clock_jumped(self._now(), delta_s=delta_s)
             else:
-                self._judge.joints.forget_stamps()
+                self._filter.joints.forget_stamps()
 
     def commanded(self) -> tuple[Floats, Floats] | None:
         """Where the robot is commanded to be: position and velocity, [joints] each."""
         with self._lock:
-            return self._judge.commanded(self._now())
+            return self._filter.commanded(self._now())
 
     def command_age_s(self) -> float | None:
         with self._lock:
-            return self._judge.command_age_s(self._now())
+            return self._filter.command_age_s(self._now())
 
     def _send(self, forward: Forward | None) -> None:
         if forward is not None:

@@ -41,7 +41,7 @@ _LEAST_SHARE = 0.02
 class Join:
     """The controller's first point: due at `first_s`, position and velocity [joints].
 
-    `share` of the change from the believed motion to the command fits; 1: the command itself.
+    `share` of the change from the nominal motion to the command fits; 1: the command itself.
     `tightest` names the joint that allowed no more, where it is less.
     """
 
@@ -54,7 +54,7 @@ class Join:
 
 def join(
     command: JointMotion,
-    believed: JointMotion,
+    nominal: JointMotion,
     arrivals: Arrivals,
     limits: RobotLimits,
     firsts_s: Floats,
@@ -67,7 +67,7 @@ def join(
             return Join(first_s=first_s, position=position, velocity=velocity, share=1.0)
     best: Join | None = None
     for first_s in firsts_s.tolist():
-        found = _join_part_at(command, believed, arrivals, limits, first_s)
+        found = _join_part_at(command, nominal, arrivals, limits, first_s)
         if found is not None and (best is None or found.share > best.share):
             best = found
     return best
@@ -125,12 +125,12 @@ def _fits(
 
 def _join_part_at(
     command: JointMotion,
-    believed: JointMotion,
+    nominal: JointMotion,
     arrivals: Arrivals,
     limits: RobotLimits,
     first_s: float,
 ) -> Join | None:
-    here, speed = believed.state(first_s)
+    here, speed = nominal.state(first_s)
     there, there_speed = command.state(first_s)
     change, speed_change = there - here, there_speed - speed
     way = (first_s - arrivals.at_s)[:, None]

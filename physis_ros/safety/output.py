@@ -43,7 +43,7 @@ _OWN_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusNow:
+class StatusSnapshot:
     """What safety_status says besides the time; see SafetyStatus."""
 
     fields: dict[str, Any]
@@ -104,11 +104,11 @@ class SafetyOutput:
             self._node.destroy_publisher(publisher)
 
     @property
-    def heard(self) -> bool:
+    def has_subscriber(self) -> bool:
         """Whether anybody subscribes to what is forwarded."""
         return bool(self._robot.get_subscription_count() > 0)
 
-    def way_ms(self) -> Percentiles:
+    def acknowledgement_ms(self) -> Percentiles:
         """From sending a trajectory to its acknowledgement."""
         return self._way_ms.percentiles()
 
@@ -138,7 +138,7 @@ class SafetyOutput:
         stamp = self._node.get_clock().now().to_msg()
         self._outbox.put(lambda: self._heartbeat.publish(Header(stamp=stamp)))
 
-    def status(self, status: Callable[[], StatusNow | None]) -> None:
+    def status(self, status: Callable[[], StatusSnapshot | None]) -> None:
         """What `status` says when it is its turn; None: nothing any more."""
         self._outbox.put(lambda: self._send_status(status()))
 
@@ -169,13 +169,13 @@ class SafetyOutput:
         self._waits, self._sent_s = True, self._node.steady_s()
 
     def _ros_ns(self, motion_s: float) -> int:
-        """The instant that was judged, as a stamp."""
+        """The instant at which it was judged, as a stamp."""
         if self._simulated:
             return round(motion_s * 1e9)
         steady_s, now_ns = self._node.both_clocks()
         return now_ns - round((steady_s - motion_s) * 1e9)
 
-    def _send_status(self, status: StatusNow | None) -> None:
+    def _send_status(self, status: StatusSnapshot | None) -> None:
         if status is None:
             return
         message = SafetyStatus(**status.fields)

@@ -9,7 +9,7 @@ from physis_core.types import Percentiles
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
 from physis_ros.node.threads import FixedRateThread
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.output import SafetyOutput, StatusNow
+from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.types import Finding, Verdict
 
 _LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
@@ -32,9 +32,9 @@ class SafetyReport:
         finding: Finding,
         command_age_ms: float,
         loop: FixedRateThread | None,
-    ) -> StatusNow:
+    ) -> StatusSnapshot:
         counts = judge.counts
-        return StatusNow(
+        return StatusSnapshot(
             fields={
                 "verdict": int(finding.verdict),
                 "reason": finding.reason,
@@ -59,7 +59,7 @@ class SafetyReport:
         loop: FixedRateThread,
         output: SafetyOutput,
     ) -> Sequence[Diagnosis]:
-        jitter, counts, way = self._jitter_of(loop), judge.counts, output.way_ms()
+        jitter, counts, way = self._jitter_of(loop), judge.counts, output.acknowledgement_ms()
         granted = not self.realtime and not self.memory
         return (
             Diagnosis(

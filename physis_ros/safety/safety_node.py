@@ -42,13 +42,13 @@ from physis_ros.node.interfaces import (
     SAFETY_COMMAND_IN,
     SAFETY_TELEOP_IN,
 )
-from physis_ros.node.system import ask_realtime, lock_memory
-from physis_ros.node.threads import AskedThread, FixedRateThread
+from physis_ros.node.system import lock_memory, request_realtime
+from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_messages import from_trajectory
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
-from physis_ros.safety.output import SafetyOutput, StatusNow
+from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.parameters import SafetyParameters
 from physis_ros.safety.report import SafetyReport
 from physis_ros.safety.types import Finding, Instant, Verdict
@@ -63,7 +63,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._output: SafetyOutput | None = None
         self._report = SafetyReport()
         self._loop: FixedRateThread | None = None
-        self._ahead: AskedThread | None = None
+        self._ahead: OnDemandThread | None = None
         self._subscriptions_made: list[Any] = []
         self._services_made: list[Any] = []
         self._timers_made: list[Any] = []
@@ -104,7 +104,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         ]
         self._report.realtime = "realtime_priority is 0"
         if p.realtime_priority > 0:
-            self._report.realtime = ask_realtime(p.realtime_priority)
+            self._report.realtime = request_realtime(p.realtime_priority)
             self._report.memory = lock_memory()
             for refused in filter(None, (self._report.realtime, self._report.memory)):
                 self.get_logger().warning(refused)
@@ -122,12 +122,12 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             period_s=1.0 / p.rate_hz,
             window=p.jitter_window,
         )
-        self._ahead = AskedThread(
+        self._ahead = OnDemandThread(
             "ahead", guard.look_ahead, lambda error: self._fail("ahead", error)
         )
         self._timers_made = [
-            self.steady_timer(1.0 / p.status_hz, self._beat),
-            self.steady_timer(1.0 / p.commanded_hz, self._tell_commanded),
+            self.steady_timer(1.0 / p.status_hz, self._publish_heartbeat),
+            self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
         ]
         # The loop must not wait longer than this for a callback that computes.
         sys.setswitchinterval(_SWITCH_S)
@@ -143,7 +143,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if done == TransitionCallbackReturn.SUCCESS:
             # Publishers speak from here on; whoever waits for this node learns at once that it is
             # there.
-            self._beat()
+            self._publish_heartbeat()
         return done
 
     def deactivate(self) -> None:
@@ -194,20 +194,20 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             return
         stamp_ns = time_to_ns(message.header.stamp)
         steady_s, now_ns = self.both_clocks()
-        offered = self._guard.command(
+        decision = self._guard.command(
             from_trajectory(message),
             source,
             self._instant_of(steady_s, now_ns),
             started_s=(now_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0,
         )
-        if offered.finding.verdict >= Verdict.HOLD:
-            self.get_logger().warning(offered.finding.reason, throttle_duration_sec=1.0)
+        if decision.finding.verdict >= Verdict.HOLD:
+            self.get_logger().warning(decision.finding.reason, throttle_duration_sec=1.0)
 
     def _on_acknowledged(self) -> None:
         if self._guard is not None:
             self._guard.acknowledged()
         if self._ahead is not None:
-            self._ahead.ask()
+            self._ahead.request()
 
     def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if self._guard is None:
@@ -250,33 +250,33 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         else:
             self.get_logger().info(line)
 
-    def _beat(self) -> None:
+    def _publish_heartbeat(self) -> None:
         if self._guard is None or self._output is None:
             return
-        self._guard.listened_to(self._output.heard)
+        self._guard.set_listening(self._output.has_subscriber)
         self._output.status(self._status)
         self._output.heartbeat()
 
-    def _tell_commanded(self) -> None:
+    def _publish_commanded(self) -> None:
         if self._guard is None or self._output is None:
             return
         state = self._guard.commanded()
         if state is not None:
             self._output.commanded(state)
 
-    def _status(self) -> StatusNow | None:
+    def _status(self) -> StatusSnapshot | None:
         guard = self._guard
         if guard is None:
             return None
         age_s = guard.command_age_s()
         age_ms = math.nan if age_s is None else age_s * 1e3
-        return self._report.status(guard.judge, guard.finding, age_ms, self._loop)
+        return self._report.status(guard.filter, guard.finding, age_ms, self._loop)
 
     def diagnose(self) -> Sequence[Diagnosis]:
         guard = self._guard
         if guard is None or self._loop is None or self._output is None:
             return ()
-        return self._report.diagnoses(guard.judge, guard.finding, self._loop, self._output)
+        return self._report.diagnoses(guard.filter, guard.finding, self._loop, self._output)
 
     def validate_parameters(self, new: SafetyParameters) -> None:
         if new.joint_state_timeout_s < 1.0 / new.rate_hz:

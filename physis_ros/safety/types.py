@@ -9,7 +9,7 @@ from enum import IntEnum
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import Floats
 from physis_ros.safety.command_sources import Source
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 
 
 class Verdict(IntEnum):
@@ -146,7 +146,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class Decision:
     """Answer to a command. `forward` is None where it was refused; `reason` says why, or what was
     done."""
 
@@ -155,18 +155,18 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
-    """A command may be judged: against `belief`, at the instant `asked`. `changes` tells
+class JudgeRequest:
+    """A command may be judged: against `estimate`, at the instant `asked`. `changes` tells
     whether that still holds when the judgement is there."""
 
     source: str
     asked: Instant
-    belief: ControllerBelief
+    estimate: ControllerEstimate
     changes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class TickResult:
     """The verdict of one tick, and a braking motion where this tick has to begin one."""
 
     finding: Finding

@@ -37,11 +37,11 @@ from physis_ros.robot.trajectory_messages import TrajectoryWriter
 from physis_ros.timeline.chunk_messages import from_chunk
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.parameters import BufferParameters
-from physis_ros.timeline.report import BufferCounts, BufferNow
-from physis_ros.timeline.robot_place import RobotPlace
+from physis_ros.timeline.report import BufferCounts, BufferSnapshot
+from physis_ros.timeline.robot_state import RobotState
 from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures, StreamReason
 from physis_ros.timeline.stream_record import StreamRecord
-from physis_ros.timeline.types import AcceptedChunk, PlayedPoint
+from physis_ros.timeline.types import AcceptedChunk, ServoPoint
 
 # By use_sim_time: a /clock comes in steps, to each process at a moment of its own.
 _CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
@@ -82,7 +82,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             rate_window_s=p.rate_window_s,
             clock_slack_s=_CLOCK_SLACK_S[bool(self.get_parameter("use_sim_time").value)],
         )
-        self._place = RobotPlace(limits.names)
+        self._robot = RobotState(limits.names)
         self._writer = TrajectoryWriter(limits.names)
         if p.record_path:
             self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
@@ -102,7 +102,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         ]
 
     def activate(self) -> None:
-        self._place.begin(self.steady_s())
+        self._robot.begin(self.steady_s())
         self._timers_made = [
             self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
             self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
@@ -134,8 +134,8 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._timeline.clear(self.now_ns())
         self._figures.clear()
         self._waiting = None
-        self._place.begin(self.steady_s())
-        self._why.emptied(
+        self._robot.begin(self.steady_s())
+        self._why.cleared(
             f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations", self.steady_s()
         )
 
@@ -186,7 +186,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._timeline.forget_epoch()
 
     def _on_joints(self, message: JointState) -> None:
-        self._place.measured(message.name, message.position)
+        self._robot.measured(message.name, message.position)
 
     def _on_commanded(self, message: JointState) -> None:
         """Follow where the safety node really commands the robot, if that is not our plan."""
@@ -202,15 +202,15 @@ class BufferNode(PhysisNode[BufferParameters]):
         if state is None:
             return
         position, velocity = state
-        self._place.commanded()
+        self._robot.commanded()
         if timeline.started:
             planned = timeline.point(min(stamp_ns, now_ns))
-            if not self._place.another_motion(
+            if not self._robot.differs_from_plan(
                 planned.position, planned.velocity, position, velocity
             ):
                 return
             self._counts.rebases += 1
-        self._place.rebased()
+        self._robot.rebased()
         behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
         begins_at = position + behind_s * velocity
         if not timeline.rebase(begins_at, velocity, now_ns, keep_newest=True):
@@ -227,7 +227,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             return
         now_ns, now_s = self.now_ns(), self.steady_s()
         if not timeline.started:
-            measured = self._place.to_begin_from(now_s)
+            measured = self._robot.measured_start(now_s)
             if measured is None:
                 return
             timeline.rebase(measured, np.zeros_like(measured), now_ns)
@@ -238,14 +238,14 @@ class BufferNode(PhysisNode[BufferParameters]):
         if self._record is not None:
             self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
 
-    def _account(self, point: PlayedPoint, figures: StreamFigures, now_s: float) -> None:
+    def _account(self, point: ServoPoint, figures: StreamFigures, now_s: float) -> None:
         if self.standstill():
             # A point is valid at the instant at which time stands, and nobody plays it.
             if self._state == StreamStatus.PLAYING:
                 self._state = StreamStatus.UNDERRUN
         elif point.valid:
             self._state = StreamStatus.PLAYING
-            figures.played(point.age_s, now_s)
+            figures.servo_point(point.age_s, now_s)
         elif self._state != StreamStatus.STARTING:
             self._state = StreamStatus.UNDERRUN
             figures.underrun()
@@ -284,10 +284,10 @@ class BufferNode(PhysisNode[BufferParameters]):
             return "waiting for safety/commanded_state or joint_states"
         return self._why.line(self.steady_s())
 
-    def _now(self) -> BufferNow | None:
+    def _now(self) -> BufferSnapshot | None:
         if self._timeline is None or self._figures is None:
             return None
-        return BufferNow(
+        return BufferSnapshot(
             timeline=self._timeline,
             figures=self._figures,
             counts=self._counts,

@@ -64,7 +64,7 @@ def reference(
     chunks: Sequence[TimedChunk], times_ns: Nanoseconds, overlap: Overlap, joints: int
 ) -> Reference:
     """Merge `chunks` (oldest first) at `times_ns` [T], increasing."""
-    chunks = _that_count(chunks, int(times_ns[0]), overlap)
+    chunks = _relevant(chunks, int(times_ns[0]), overlap)
     count = times_ns.size
     merged = Reference(
         positions=np.zeros((count, joints)),
@@ -109,7 +109,7 @@ def reference(
     return merged
 
 
-def _that_count(
+def _relevant(
     chunks: Sequence[TimedChunk], first_ns: int, overlap: Overlap
 ) -> Sequence[TimedChunk]:
     """Without those that a newer one hides at every instant from `first_ns` on."""

@@ -23,7 +23,7 @@ from physis_ros.robot.joint_motion import Floats, hermite
 from physis_ros.timeline.chunk_order import ChunkOrder
 from physis_ros.timeline.chunk_overlap import reference
 from physis_ros.timeline.motion_follower import followers
-from physis_ros.timeline.played_plan import PlayedPlan
+from physis_ros.timeline.servo_plan import ServoPlan
 from physis_ros.timeline.timed_chunk import (
     ChunkRefusal,
     IncomingChunk,
@@ -33,7 +33,7 @@ from physis_ros.timeline.timed_chunk import (
 )
 from physis_ros.timeline.types import (
     AcceptedChunk,
-    PlayedPoint,
+    ServoPoint,
     TimelineConfig,
     TimelineCounts,
     TimelineWindow,
@@ -56,7 +56,7 @@ class ChunkTimeline:
         self._jump = np.array(limits.jump)
         self._max_age_ns = round(config.max_age_s * 1e9)
         self._chunks: deque[TimedChunk] = deque(maxlen=_KEPT_CHUNKS)
-        self._plan: PlayedPlan | None = None
+        self._plan: ServoPlan | None = None
         self._bend_from_ns: int | None = None
         self._order = ChunkOrder()
         self._earliest_capture_ns = 0
@@ -87,7 +87,7 @@ class ChunkTimeline:
         """
         newest = self._chunks[-1] if keep_newest and self._chunks else None
         self._chunks.clear()
-        state = PlayedPlan.from_state(position, velocity, now_ns, self._tick_ns)
+        state = ServoPlan.from_state(position, velocity, now_ns, self._tick_ns)
         nothing = reference(
             (), np.array([now_ns], dtype=np.int64), self.config.overlap, len(self._followers)
         )
@@ -125,7 +125,7 @@ class ChunkTimeline:
         """
         if self._bend_from_ns is not None and now_ns - self._bend_from_ns >= self._tick_ns:
             self._current()
-        outcome = self._place(chunk, now_ns)
+        outcome = self._robot(chunk, now_ns)
         if isinstance(outcome, AcceptedChunk):
             self.counts.accepted += 1
         else:
@@ -133,7 +133,7 @@ class ChunkTimeline:
             self.counts.late += outcome.why is ChunkRefusal.LATE
         return outcome
 
-    def point(self, now_ns: int) -> PlayedPoint:
+    def point(self, now_ns: int) -> ServoPoint:
         """What is played now.
 
         Raises:
@@ -157,7 +157,7 @@ class ChunkTimeline:
         past = now_ns > plan.time_ns(plan.size - 1)
         valid = bool(plan.valid[index]) and not past
         captured = int(plan.capture_oldest_ns[index])
-        return PlayedPoint(
+        return ServoPoint(
             position=position,
             velocity=velocity,
             valid=valid,
@@ -205,7 +205,7 @@ class ChunkTimeline:
     def _lead_ns(self) -> int:
         return max(round(self.config.lead_s * 1e9), self._tick_ns)
 
-    def _place(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
+    def _robot(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
         plan = self._plan
         if plan is None:
             return RefusedChunk(
@@ -232,7 +232,7 @@ class ChunkTimeline:
         self._chunks.append(replace(checked, fade_begin_ns=begin_ns, fade_ns=fade_ns))
         self._bend_from_ns = now_ns
         return AcceptedChunk(
-            trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9, plays_from_ns=begin_ns
+            trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9, first_point_ns=begin_ns
         )
 
     def _check_time(self, chunk: TimedChunk, now_ns: int, handover_ns: int) -> RefusedChunk | None:
@@ -262,7 +262,7 @@ class ChunkTimeline:
         return None
 
     def _check_jump(
-        self, chunk: TimedChunk, plan: PlayedPlan, handover_ns: int
+        self, chunk: TimedChunk, plan: ServoPlan, handover_ns: int
     ) -> RefusedChunk | None:
         begin_ns = max(handover_ns, chunk.start_ns)
         wanted = chunk.sample(np.array([begin_ns], dtype=np.int64))[0][0]
@@ -285,7 +285,7 @@ class ChunkTimeline:
         left_ns = min(before.end_ns, before.valid_until_ns) - begin_ns
         return max(0, min(round(self.config.overlap.fade_s * 1e9), left_ns))
 
-    def _current(self) -> PlayedPlan:
+    def _current(self) -> ServoPlan:
         plan = self._plan
         if plan is None:
             raise RuntimeError("the timeline has no commanded state yet")
@@ -295,7 +295,7 @@ class ChunkTimeline:
             self._bend_from_ns = None
         return plan
 
-    def _bend(self, plan: PlayedPlan, now_ns: int) -> PlayedPlan:
+    def _bend(self, plan: ServoPlan, now_ns: int) -> ServoPlan:
         """Keep the plan up to the hand-over, and lay it anew from there: reference, then tail."""
         while self._chunks and self._chunks[0].end_ns < now_ns and len(self._chunks) > 1:
             self._chunks.popleft()

@@ -38,7 +38,7 @@ class BufferCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferNow:
+class BufferSnapshot:
     """What is to be told, at one moment. `state`: of StreamStatus. `reason`: empty where it
     plays."""
 

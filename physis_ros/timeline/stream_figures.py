@@ -144,7 +144,7 @@ class StreamFigures:
         self._handoff.add(handoff_s * 1e3)
         self._age_handoff.add((now_ns - stamps.capture_oldest_ns) * _MS_PER_NS)
 
-    def played(self, age_s: float, now_s: float) -> None:
+    def servo_point(self, age_s: float, now_s: float) -> None:
         """A servo tick with a valid point of this age."""
         self._age_servo.add(age_s * 1e3)
         self._servo.event(now_s)
@@ -202,7 +202,7 @@ class StreamReason:
         self._came_s = now_s
         self._refusal, self._refused_s = reason, now_s
 
-    def emptied(self, reason: str, now_s: float) -> None:
+    def cleared(self, reason: str, now_s: float) -> None:
         """What was good is so no longer."""
         self._refusal, self._refused_s = reason, now_s
 

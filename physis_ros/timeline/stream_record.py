@@ -8,7 +8,7 @@ from pathlib import Path
 from physis_core.observe.report import BUFFER_CHUNK_COLUMNS, BUFFER_SERVO_COLUMNS
 from physis_core.observe.rowlog import RowLog
 from physis_ros.timeline.stream_figures import ChunkStamps
-from physis_ros.timeline.types import PlayedPoint
+from physis_ros.timeline.types import ServoPoint
 
 CHUNKS_FILE = "chunks.rows"
 SERVO_FILE = "servo.rows"
@@ -47,7 +47,7 @@ class StreamRecord:
             1.0 if accepted else 0.0,
         )
 
-    def tick(self, point: PlayedPoint, now_s: float, now_ns: int, depth_s: float) -> None:
+    def tick(self, point: ServoPoint, now_s: float, now_ns: int, depth_s: float) -> None:
         self._servo.append(
             now_s,
             now_ns,

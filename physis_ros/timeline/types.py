@@ -52,14 +52,14 @@ class TimelineConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedChunk:
     """`trimmed_s` of the chunk's beginning had expired; its first played point is at
-    `plays_from_ns`."""
+    `first_point_ns`."""
 
     trimmed_s: float
-    plays_from_ns: int
+    first_point_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlayedPoint:
+class ServoPoint:
     """What is played at one servo tick. position, velocity [joints].
 
     `valid` is False in an underrun (the tail, or rest). `age_s` counts from the OLDEST observation

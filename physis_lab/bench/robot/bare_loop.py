@@ -12,13 +12,13 @@ import sys
 import threading
 from pathlib import Path
 
-from physis_ros.node.system import ask_realtime, lock_memory
+from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread
 
 
 def main(path: str, rate_hz: str, seconds: str, priority: str) -> int:
     errors: list[Exception] = []
-    refused = ask_realtime(int(priority)) or lock_memory()
+    refused = request_realtime(int(priority)) or lock_memory()
     gc.collect()
     gc.freeze()
     loop = FixedRateThread(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from physis_ros.node.system import ask_realtime
+from physis_ros.node.system import request_realtime
 
 ASK_AND_LEAVE = """
 import os
-from physis_ros.node.system import ask_realtime, leave_realtime
-print(ask_realtime(1) or "granted")
+from physis_ros.node.system import request_realtime, leave_realtime
+print(request_realtime(1) or "granted")
 leave_realtime()
 print(os.sched_getscheduler(0) == os.SCHED_OTHER)
 """
@@ -34,7 +34,7 @@ def test_a_refusal_is_one_line_and_normal_scheduling_comes_back():
 
 
 def test_a_priority_that_cannot_be_is_said():
-    assert "was not granted" in ask_realtime(1000)
+    assert "was not granted" in request_realtime(1000)
 
 
 CODE = """

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from physis_ros.node.threads import AskedThread, LoopTiming
+from physis_ros.node.threads import LoopTiming, OnDemandThread
 
 
 def test_lateness_is_jitter_and_whole_periods_are_lost_ticks():
@@ -39,12 +39,12 @@ def test_it_acts_once_more_for_all_that_was_asked_meanwhile():
         began.release()
         assert go_on.acquire(timeout=LIMIT_S)
 
-    thread = AskedThread("asked", act, failed=lambda error: None)
+    thread = OnDemandThread("on demand", act, failed=lambda error: None)
     thread.start()
-    thread.ask()
+    thread.request()
     assert began.acquire(timeout=LIMIT_S)
     for _ in range(3):
-        thread.ask()
+        thread.request()
     go_on.release()
     assert began.acquire(timeout=LIMIT_S)
     go_on.release()
@@ -62,9 +62,9 @@ def test_an_error_is_handed_on():
         seen.append(str(error))
         failed.set()
 
-    thread = AskedThread("asked", act, take)
+    thread = OnDemandThread("on demand", act, take)
     thread.start()
-    thread.ask()
+    thread.request()
     assert failed.wait(LIMIT_S)
     thread.stop()
     assert seen == ["no"]

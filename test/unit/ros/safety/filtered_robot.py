@@ -67,7 +67,7 @@ class Robot:
             self.now_s,
         )
         assert refused is None
-        self.filter.handover.taken(self.now_s)
+        self.filter.handover.acknowledged(self.now_s)
 
     def run(self, seconds):
         for _ in range(round(seconds / TICK_S)):
@@ -85,15 +85,15 @@ class Robot:
         return MotionState(position=self.path[-1], velocity=zeros, acceleration=zeros)
 
     def command(self, times, positions, velocities=(), names=NAMES, source="model"):
-        offered = self.filter.offer(
+        decision = self.filter.offer(
             CommandedTrajectory(
                 joint_names=names, times_s=times, positions=positions, velocities=velocities
             ),
             source,
             self.now,
         )
-        self.play(offered.forward)
-        return offered
+        self.play(decision.forward)
+        return decision
 
     def assert_within_limits(self):
         path = np.array(self.path)

@@ -15,22 +15,22 @@ def sources():
 
 def test_a_higher_priority_holds_until_it_falls_silent():
     s = sources()
-    assert s.in_force(0.0) is None
-    s.spoke("model", 0.0)
-    assert s.in_force(0.1) == "model"
-    assert s.may_speak("teleop", 0.1) == ""
-    s.spoke("teleop", 0.1)
-    assert s.may_speak("model", 0.3) == "teleop"
-    assert s.in_force(0.3) == "teleop"
-    assert s.may_speak("model", 0.7) == ""
-    assert s.in_force(0.7) is None
+    assert s.active(0.0) is None
+    s.heard("model", 0.0)
+    assert s.active(0.1) == "model"
+    assert s.preempted_by("teleop", 0.1) == ""
+    s.heard("teleop", 0.1)
+    assert s.preempted_by("model", 0.3) == "teleop"
+    assert s.active(0.3) == "teleop"
+    assert s.preempted_by("model", 0.7) == ""
+    assert s.active(0.7) is None
 
 
 def test_silencing_all_forgets_who_spoke():
     s = sources()
-    s.spoke("teleop", 0.0)
-    s.silence_all()
-    assert s.may_speak("model", 0.1) == ""
+    s.heard("teleop", 0.0)
+    s.forget_all()
+    assert s.preempted_by("model", 0.1) == ""
 
 
 def test_two_sources_of_one_priority_are_refused():

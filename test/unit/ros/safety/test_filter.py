@@ -6,7 +6,7 @@ from filtered_robot import LIMITS, NAMES, TICK_S, Robot, smooth, stream
 
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import CommandedTrajectory
-from physis_ros.safety.command_judge import judged
+from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.types import Instant, SafetyConfig, Verdict
 
 
@@ -223,30 +223,30 @@ def _window(robot, begun_s):
 
 def test_nothing_is_forwarded_where_nobody_receives_it():
     robot = Robot()
-    robot.filter.handover.listened_to(False)
+    robot.filter.handover.set_listening(False)
     answer = robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3])
     assert answer.forward is None
     assert "nobody receives" in answer.finding.reason
     assert robot.run(0.01).finding.verdict is Verdict.HOLD
-    robot.filter.handover.listened_to(True)
+    robot.filter.handover.set_listening(True)
     assert robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3]).forward is not None
 
 
 def test_what_was_judged_before_a_stop_is_overtaken_by_it():
     robot = Robot()
-    question = robot.filter.question("model", robot.now)
-    judgement = judged(
+    request = robot.filter.request("model", robot.now)
+    judgement = judge_command(
         CommandedTrajectory(
             joint_names=NAMES, times_s=[0.5], positions=[[0.05, 0.0, 0.0]], velocities=[[0.0] * 3]
         ),
-        question.belief,
+        request.estimate,
         robot.now_s,
         LIMITS,
         robot.filter.config,
         started_s=0.0,
     )
     robot.filter.estop(robot.now)
-    assert robot.filter.answer(question, judgement, robot.now).forward is None
+    assert robot.filter.decide(request, judgement, robot.now).forward is None
     assert robot.run(0.01).finding.verdict is Verdict.STOP
 
 

@@ -6,7 +6,7 @@ import pytest
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety import guarded_filter
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
 from physis_ros.safety.types import Instant, SafetyConfig, Verdict
@@ -59,9 +59,9 @@ def test_a_command_goes_out_and_the_change_of_verdict_is_told_once():
     assert [change.verdict for change in bench.changes] == [Verdict.OK]
     assert bench.guard.command_age_s() == pytest.approx(0.015)
     assert np.allclose(bench.positions[-1], 0.0)
-    assert bench.guard.judge.handover.in_flight
+    assert bench.guard.filter.handover.in_flight
     bench.guard.acknowledged()
-    assert not bench.guard.judge.handover.in_flight
+    assert not bench.guard.filter.handover.in_flight
 
 
 def test_a_stop_brakes_in_the_same_call_and_a_reset_says_why_not():
@@ -95,7 +95,7 @@ def test_a_jump_of_the_stamps_clock_alone_moves_nothing():
 def test_where_nobody_listens_nothing_is_forwarded():
     bench = Bench()
     bench.see_and_tick()
-    bench.guard.listened_to(False)
+    bench.guard.set_listening(False)
     assert bench.command(0.05).forward is None
 
 
@@ -104,14 +104,14 @@ def test_ticks_go_on_while_a_command_is_judged(monkeypatch):
     bench.see_and_tick()
     judging, may_end = threading.Event(), threading.Event()
 
-    real = guarded_filter.judged
+    real = guarded_filter.judge_command
 
     def slow(*args, **kwargs):
         judging.set()
         assert may_end.wait(10.0)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(guarded_filter, "judged", slow)
+    monkeypatch.setattr(guarded_filter, "judge_command", slow)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(bench.command(0.05)))
     thread.start()
@@ -132,9 +132,9 @@ def test_what_was_worked_out_ahead_is_what_a_command_would_have_worked_out():
         bench.command(place)
         bench.guard.acknowledged()
         bench.see_and_tick(4)
-    plain = bench.guard.judge.handover.belief().arrivals(bench.now_s)
+    plain = bench.guard.filter.handover.estimate().arrivals(bench.now_s)
     bench.guard.look_ahead()
-    ahead = bench.guard.judge.handover.belief().arrivals(bench.now_s)
+    ahead = bench.guard.filter.handover.estimate().arrivals(bench.now_s)
     assert np.array_equal(ahead.at_s, plain.at_s)
     assert np.array_equal(ahead.positions, plain.positions)
     assert np.array_equal(ahead.velocities, plain.velocities)
@@ -146,16 +146,16 @@ def test_what_happens_while_it_is_worked_out_makes_it_worthless(monkeypatch):
     bench.command(0.02)
     bench.guard.acknowledged()
     kept = []
-    handover = bench.guard.judge.handover
+    handover = bench.guard.filter.handover
     monkeypatch.setattr(handover, "keep", kept.append)
     bench.guard.look_ahead()
     assert len(kept) == 1
-    look_ahead = ControllerBelief.look_ahead
+    look_ahead = ControllerEstimate.look_ahead
 
-    def meanwhile(belief, now_s):
-        handover.stand(np.zeros(2), bench.now_s)
-        return look_ahead(belief, now_s)
+    def meanwhile(estimate, now_s):
+        handover.rest_at(np.zeros(2), bench.now_s)
+        return look_ahead(estimate, now_s)
 
-    monkeypatch.setattr(ControllerBelief, "look_ahead", meanwhile)
+    monkeypatch.setattr(ControllerEstimate, "look_ahead", meanwhile)
     bench.guard.look_ahead()
     assert len(kept) == 1

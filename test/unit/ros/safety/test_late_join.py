@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import JointMotion, cubic_peaks
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.late_join import join, rest
 
 LIMITS = RobotLimits(
@@ -33,9 +33,9 @@ def straight(speed, seconds=1.0):
 
 
 def arrivals_of(motion):
-    belief = ControllerBelief(LATE_S)
-    belief.follow(motion)
-    return belief.arrivals(10.0)
+    estimate = ControllerEstimate(LATE_S)
+    estimate.assume(motion)
+    return estimate.arrivals(10.0)
 
 
 def worst(arrivals, found):

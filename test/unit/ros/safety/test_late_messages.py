@@ -125,7 +125,7 @@ class World:
             self.now_ns,
         )
         window = self.timeline.window(self.now_ns)
-        offered = self.filter.offer(
+        decision = self.filter.offer(
             CommandedTrajectory(
                 joint_names=LIMITS.names,
                 times_s=window.times_s.tolist(),
@@ -135,8 +135,8 @@ class World:
             "model",
             self.now,
         )
-        self._send(offered.forward)
-        return offered
+        self._send(decision.forward)
+        return decision
 
     def follow_commanded(self):
         """As buffer_node does when the commanded state is no longer its plan."""
@@ -182,7 +182,7 @@ class World:
         if self.filter.handover.in_flight and all(
             s.acknowledged_s <= self.now_s for s in self.flying
         ):
-            self.filter.handover.taken(self.now_s)
+            self.filter.handover.acknowledged(self.now_s)
         tick = self.filter.tick(self.now)
         self.verdicts.append(tick.finding.verdict)
         self._send(tick.forward)
@@ -278,7 +278,7 @@ HAPPENINGS = st.lists(
 )
 
 
-# Some series in which a belief that follows only its own motion passes a limit by 16 to 31 %.
+# Some series in which an estimate that follows only its own motion passes a limit by 16 to 31 %.
 REPLACED = ["", "change", "", "", "change", "", "", ""]
 
 

@@ -110,9 +110,9 @@ def test_names_count_and_not_their_order():
 
 def test_a_little_too_fast_is_slowed_down_and_said_so():
     robot = Robot()
-    offered = robot.command([1.0], [[0.0, 0.7, 0.0]], [[0.0] * 3])
-    assert offered.finding.verdict is Verdict.LIMIT
-    assert "slowed down" in offered.finding.reason
+    decision = robot.command([1.0], [[0.0, 0.7, 0.0]], [[0.0] * 3])
+    assert decision.finding.verdict is Verdict.LIMIT
+    assert "slowed down" in decision.finding.reason
     assert robot.run(0.01).finding.verdict is Verdict.LIMIT
     robot.run(1.5)
     robot.assert_within_limits()
@@ -121,9 +121,9 @@ def test_a_little_too_fast_is_slowed_down_and_said_so():
 
 def test_a_last_velocity_gets_a_tail():
     robot = Robot()
-    offered = robot.command([0.2, 0.4], [[0.05, 0, 0], [0.15, 0, 0]], [[0.5, 0, 0]] * 2)
-    assert not offered.forward.velocities[-1].any()
-    assert offered.forward.times_s[-1] > 0.4
+    decision = robot.command([0.2, 0.4], [[0.05, 0, 0], [0.15, 0, 0]], [[0.5, 0, 0]] * 2)
+    assert not decision.forward.velocities[-1].any()
+    assert decision.forward.times_s[-1] > 0.4
 
 
 def test_a_command_joined_at_its_very_end_rests_all_the_same():
@@ -140,8 +140,8 @@ def test_a_command_joined_at_its_very_end_rests_all_the_same():
 
 def test_points_without_velocities_end_at_rest():
     robot = Robot()
-    offered = robot.command([0.5, 1.0], [[0.1, 0, 0], [0.2, 0, 0]])
-    assert not offered.forward.velocities[-1].any()
+    decision = robot.command([0.5, 1.0], [[0.1, 0, 0], [0.2, 0, 0]])
+    assert not decision.forward.velocities[-1].any()
     robot.run(1.2)
     robot.assert_within_limits()
     assert robot.path[-1][0] == pytest.approx(0.2)
@@ -149,19 +149,19 @@ def test_points_without_velocities_end_at_rest():
 
 def test_continuous_joints_take_the_short_way():
     robot = Robot(position=(0.0, 0.0, math.pi - 0.05))
-    offered = robot.command([0.5], [[0.0, 0.0, -math.pi + 0.05]], [[0.0] * 3])
-    assert offered.forward.positions[-1][2] == pytest.approx(math.pi + 0.05)
+    decision = robot.command([0.5], [[0.0, 0.0, -math.pi + 0.05]], [[0.0] * 3])
+    assert decision.forward.positions[-1][2] == pytest.approx(math.pi + 0.05)
 
 
 def test_a_stamp_far_from_now_is_refused():
     robot = Robot()
-    offered = robot.filter.offer(
+    decision = robot.filter.offer(
         CommandedTrajectory(joint_names=NAMES, times_s=[1.0], positions=[[0.0] * 3]),
         "model",
         robot.now,
         started_s=1.7e9,
     )
-    assert offered.finding.reason.startswith("model: rejected: age")
+    assert decision.finding.reason.startswith("model: rejected: age")
 
 
 @settings(max_examples=40, deadline=None)

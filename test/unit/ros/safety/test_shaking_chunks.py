@@ -10,7 +10,7 @@ import pytest
 from test_late_messages import HOME, LIMITS, World
 
 from physis_ros.safety.types import SafetyConfig
-from physis_ros.timeline.robot_place import RobotPlace
+from physis_ros.timeline.robot_state import RobotState
 
 COMMANDED_S = 0.02
 STEPS = 8
@@ -19,7 +19,7 @@ STEPS = 8
 @pytest.mark.parametrize("size_rad", [0.1, 0.3, 0.6])
 @pytest.mark.parametrize("every_s", [0.1, 0.4])
 def test_the_plan_does_not_run_away_from_the_robot(size_rad, every_s):
-    world, place = World(np.random.default_rng(0)), RobotPlace(LIMITS.names)
+    world, place = World(np.random.default_rng(0)), RobotState(LIMITS.names)
     side, furthest_rad, begun_s = 1.0, 0.0, world.now_s
     due_s = begun_s
     while world.now_s < begun_s + 3.0:
@@ -32,7 +32,7 @@ def test_the_plan_does_not_run_away_from_the_robot(size_rad, every_s):
         planned = world.timeline.point(world.now_ns)
         ahead = np.abs(planned.position - world.states[-1].position)
         furthest_rad = max(furthest_rad, float(ahead.max()))
-        if place.another_motion(planned.position, planned.velocity, position, velocity):
+        if place.differs_from_plan(planned.position, planned.velocity, position, velocity):
             place.rebased()
             world.timeline.rebase(position, velocity, world.now_ns, keep_newest=True)
     assert world.filter.counts.limited > 0

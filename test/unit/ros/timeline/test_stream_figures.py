@@ -32,7 +32,7 @@ def test_interval_latency_and_age_are_different_numbers():
     seen.chunk(stamps(0, 1000, 1200), 1.2)
     seen.chunk(stamps(1, 1100, 1290), 1.29)
     seen.handed_off(stamps(1, 1100, 1290), 1300 * MS)
-    seen.played(0.25, 1.3)
+    seen.servo_point(0.25, 1.3)
     now = seen.snapshot(1.3)
     assert now.output_interval_ms.p50 == pytest.approx(90.0)
     assert now.response_latency_ms.max == pytest.approx(185.0)
@@ -75,7 +75,7 @@ def test_four_rates_do_not_stand_for_one_another():
     for k in range(11):
         seen.observation(k * 0.05)
         seen.chunk(stamps(k, 1000 + 100 * (k // 2), 2000 + 100 * k), k * 0.1)
-        seen.played(0.1, k * 0.01)
+        seen.servo_point(0.1, k * 0.01)
     now = seen.snapshot(1.0)
     assert now.chunk_hz == pytest.approx(10.0)
     assert now.replan_hz == pytest.approx(5.0)

@@ -23,6 +23,6 @@ def test_a_refusal_is_the_reason_until_the_next_chunk_is_overdue() -> None:
 
 def test_what_was_emptied_is_no_chunk() -> None:
     why = StreamReason(recent_s=0.5)
-    why.emptied("ROS time jumped", 2.0)
+    why.cleared("ROS time jumped", 2.0)
     assert why.line(2.1) == "ROS time jumped"
     assert why.line(3.0) == "no chunk yet; the last word: ROS time jumped"

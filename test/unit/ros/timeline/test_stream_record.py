@@ -7,7 +7,7 @@ from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
 from physis_ros.timeline.stream_figures import ChunkStamps
 from physis_ros.timeline.stream_record import CHUNKS_FILE, SERVO_FILE, StreamRecord
-from physis_ros.timeline.types import PlayedPoint
+from physis_ros.timeline.types import ServoPoint
 
 STAMPS = ChunkStamps(
     epoch=1,
@@ -25,7 +25,7 @@ STAMPS = ChunkStamps(
 
 
 def point(valid):
-    return PlayedPoint(
+    return ServoPoint(
         position=np.zeros(2),
         velocity=np.zeros(2),
         valid=valid,

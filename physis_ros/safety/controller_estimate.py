@@ -38,7 +38,7 @@ _AHEAD_S = 0.05
 _LEAST_WAY_S = 1e-3
 
 
-class ControllerBelief:
+class ControllerEstimate:
     """`late_s`: a trajectory is taken within so long after it was sent, or a later one is by then,
     or it is lost."""
 
@@ -48,13 +48,13 @@ class ControllerBelief:
         self._motion: JointMotion | None = None
         self._possible: list[PossibleMotion] = []
         self._flights: list[float] = []
-        self._doubt_until_s: float | None = None
+        self._uncertain_until_s: float | None = None
         self._seen: tuple[float, Arrivals] | None = None
         self._ahead: Arrivals | None = None
 
     @property
     def motion(self) -> JointMotion | None:
-        """The motion that is believed; None before the robot's place was known."""
+        """The nominal motion (each trajectory taken when acknowledged); None at first."""
         return self._motion
 
     @property
@@ -63,13 +63,13 @@ class ControllerBelief:
         return bool(self._flights)
 
     @property
-    def doubtful(self) -> bool:
+    def uncertain(self) -> bool:
         """A trajectory was not acknowledged in time: either motion is possible."""
-        return self._doubt_until_s is not None
+        return self._uncertain_until_s is not None
 
-    def doubt_is_over(self, now_s: float) -> bool:
+    def settled(self, now_s: float) -> bool:
         """Every possible motion has ended: the robot rests, at one of `ends`."""
-        return self._doubt_until_s is not None and now_s > self._doubt_until_s
+        return self._uncertain_until_s is not None and now_s > self._uncertain_until_s
 
     @property
     def end_s(self) -> float:
@@ -80,29 +80,29 @@ class ControllerBelief:
         """Where the possible motions come to rest, [joints] each."""
         return [one.points.positions[-1] for one in self._possible]
 
-    def copy(self) -> ControllerBelief:
-        """The same belief, to be judged by while this one goes on. Motions are shared: nobody
+    def copy(self) -> ControllerEstimate:
+        """The same estimate, to be judged by while this one goes on. Motions are shared: nobody
         changes one."""
-        other = ControllerBelief(self.late_s)
+        other = ControllerEstimate(self.late_s)
         other.lost = self.lost
         other._motion = self._motion
         other._possible = list(self._possible)
         other._flights = list(self._flights)
-        other._doubt_until_s = self._doubt_until_s
+        other._uncertain_until_s = self._uncertain_until_s
         other._seen = self._seen
         other._ahead = self._ahead
         return other
 
-    def stand(self, position: Floats, now_s: float) -> None:
-        """The robot rests at `position`; whatever was believed is forgotten."""
-        self.follow(JointMotion.at_rest(position, now_s))
+    def rest_at(self, position: Floats, now_s: float) -> None:
+        """The robot rests at `position`; everything else is forgotten."""
+        self.assume(JointMotion.at_rest(position, now_s))
 
-    def follow(self, motion: JointMotion) -> None:
-        """The controller plays `motion`; whatever else was believed is forgotten."""
+    def assume(self, motion: JointMotion) -> None:
+        """The controller plays `motion`; everything else is forgotten."""
         self._motion = motion
         self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
         self._flights.clear()
-        self._doubt_until_s = None
+        self._uncertain_until_s = None
         self._forget_arrivals()
 
     def sent(self, points: JointMotion, now_s: float, arrivals: Arrivals | None = None) -> None:
@@ -121,7 +121,7 @@ class ControllerBelief:
         self._flights.append(now_s)
         self._forget_arrivals()
 
-    def taken(self, now_s: float) -> None:
+    def acknowledged(self, now_s: float) -> None:
         """Everything that was sent has been acknowledged."""
         if self._motion is None or not self._flights:
             return
@@ -136,12 +136,12 @@ class ControllerBelief:
         self._flights.clear()
         self._forget_arrivals()
 
-    def look(self, now_s: float) -> None:
+    def update(self, now_s: float) -> None:
         """Forget what is no longer possible; begin to doubt what is overdue."""
         self._possible = [one for one in self._possible if now_s < one.until_s]
         if self._flights and now_s > self._flights[0] + self.late_s:
             self.lost += 1
-            self._doubt_until_s = self.end_s
+            self._uncertain_until_s = self.end_s
             self._flights.clear()
             self._forget_arrivals()
 
@@ -168,7 +168,7 @@ class ControllerBelief:
             RuntimeError: before the robot's place was known.
         """
         if not self._possible:
-            raise RuntimeError("nothing is believed yet")
+            raise RuntimeError("nothing is known of the controller yet")
         if self._seen is None or self._seen[0] != now_s:
             self._seen = now_s, self._arrivals(now_s)
         return self._seen[1]

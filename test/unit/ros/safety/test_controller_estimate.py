@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_ros.robot.joint_motion import JointMotion
-from physis_ros.safety.controller_belief import ControllerBelief
+from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.possible_motions import STATES
 
 LATE_S = 0.2
@@ -15,52 +15,52 @@ def points(first_s, place):
     return JointMotion.at_rest(np.array([place]), first_s)
 
 
-def belief():
-    made = ControllerBelief(LATE_S)
-    made.stand(np.array([0.0]), 10.0)
+def estimate():
+    made = ControllerEstimate(LATE_S)
+    made.rest_at(np.array([0.0]), 10.0)
     return made
 
 
-def test_nothing_is_believed_at_first():
-    made = ControllerBelief(LATE_S)
+def test_nothing_is_known_at_first():
+    made = ControllerEstimate(LATE_S)
     assert made.motion is None
-    made.taken(10.0)
-    made.look(10.0)
-    with pytest.raises(RuntimeError, match="nothing is believed"):
+    made.acknowledged(10.0)
+    made.update(10.0)
+    with pytest.raises(RuntimeError, match="nothing is known"):
         made.arrivals(10.0)
 
 
 def test_what_was_sent_counts_when_it_is_acknowledged():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
     assert made.in_flight
     assert made.motion.state(10.3)[0] == pytest.approx([0.0])
-    made.taken(10.01)
+    made.acknowledged(10.01)
     assert not made.in_flight
     assert made.motion.state(10.3)[0] == pytest.approx([1.0])
     assert made.motion.state(10.01)[0] == pytest.approx([0.0])
 
 
 def test_acknowledged_is_not_taken_yet():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
-    made.taken(10.01)
+    made.acknowledged(10.01)
     arrivals = made.arrivals(10.1)
     now = arrivals.positions[arrivals.at_s == 10.1]
     # Taken at once, on its way since then; or not taken at all so far.
     assert now.max() > 0.2
     assert now.min() == pytest.approx(0.0)
     # By the first point everything has become the same.
-    made.look(10.31)
+    made.update(10.31)
     assert np.all(made.arrivals(10.31).positions == 1.0)
 
 
 def test_what_was_sent_later_puts_an_end_to_what_was_possible_before():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
-    made.taken(10.01)
+    made.acknowledged(10.01)
     made.sent(points(10.4, 2.0), 10.1)
-    made.taken(10.11)
+    made.acknowledged(10.11)
     late = made.arrivals(10.12)
     # Whoever had not taken the first one by 10.2 s has taken the second one by 10.3 s.
     by_then = late.positions[late.at_s > 10.3]
@@ -75,11 +75,11 @@ def between(made, now_s, at_s):
 
 
 def test_what_is_replaced_before_it_is_taken_leaves_what_was_before_it():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
-    made.taken(10.01)
+    made.acknowledged(10.01)
     made.sent(points(10.4, 1.0), 10.1)
-    made.taken(10.11)
+    made.acknowledged(10.11)
     # By 10.2 s one of them is taken, and until then perhaps none.
     assert between(made, 10.15, 10.2)[0] == pytest.approx(0.0)
     # The first was replaced, and the second taken from rest; or both were taken, the first at once.
@@ -92,12 +92,12 @@ def test_what_is_replaced_before_it_is_taken_leaves_what_was_before_it():
 
 
 def test_possibilities_stay_countable_however_quickly_commands_follow():
-    made = belief()
+    made = estimate()
     now_s = 10.0
     for number in range(50):
-        made.look(now_s)
+        made.update(now_s)
         made.sent(points(now_s + 0.3, 0.01 * number), now_s)
-        made.taken(now_s + 0.001)
+        made.acknowledged(now_s + 0.001)
         now_s += 0.01
     arrivals = made.arrivals(now_s)
     # 14 moments evenly apart, and as many between them at most.
@@ -108,13 +108,13 @@ def test_possibilities_stay_countable_however_quickly_commands_follow():
 @given(st.integers(0, 2**32 - 1))
 def test_moments_lie_close_and_their_number_is_bounded(seed):
     random = np.random.default_rng(seed)
-    made = belief()
+    made = estimate()
     now_s = 10.0
     for _ in range(8):
         made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
-        made.taken(now_s + 0.001)
+        made.acknowledged(now_s + 0.001)
         now_s += random.uniform(0.002, 0.08)
-        made.look(now_s)
+        made.update(now_s)
         moments = np.unique(made.arrivals(now_s).at_s)
         assert moments[0] == now_s
         assert moments[-1] == now_s + LATE_S
@@ -126,12 +126,12 @@ def test_moments_lie_close_and_their_number_is_bounded(seed):
 @given(st.integers(0, 2**32 - 1), st.floats(0.0, 0.12))
 def test_what_was_seen_ahead_is_what_is_seen_then(seed, after_s):
     random = np.random.default_rng(seed)
-    made = belief()
+    made = estimate()
     now_s = 10.0
     for _ in range(6):
-        made.look(now_s)
+        made.update(now_s)
         made.sent(points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1)), now_s)
-        made.taken(now_s + 0.001)
+        made.acknowledged(now_s + 0.001)
         now_s += random.uniform(0.01, 0.08)
     plain = made.copy()
     made.keep(made.look_ahead(now_s))
@@ -147,15 +147,15 @@ def test_what_was_seen_ahead_is_what_is_seen_then(seed, after_s):
 def test_no_order_of_takings_leads_out_of_what_is_possible(seed):
     """A controller that takes each at a random moment, or not at all where the next was sooner."""
     random = np.random.default_rng(seed)
-    made = belief()
+    made = estimate()
     real = made.motion
     waiting = []
     now_s = 10.0
     for _ in range(8):
-        made.look(now_s)
+        made.update(now_s)
         point = points(now_s + random.uniform(0.25, 0.4), random.uniform(-0.1, 0.1))
         made.sent(point, now_s)
-        made.taken(now_s + 0.001)
+        made.acknowledged(now_s + 0.001)
         taken_s = now_s + LATE_S * random.choice([0.0, 1.0, random.uniform()])
         waiting = [one for one in waiting if one[0] < taken_s] + [(taken_s, point)]
         now_s += random.uniform(0.01, 0.15)
@@ -173,32 +173,32 @@ def test_no_order_of_takings_leads_out_of_what_is_possible(seed):
 
 
 def test_doubt_lasts_until_every_motion_has_ended():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
-    made.look(10.19)
-    assert not made.doubtful
-    made.look(10.21)
-    assert made.doubtful
+    made.update(10.19)
+    assert not made.uncertain
+    made.update(10.21)
+    assert made.uncertain
     assert made.lost == 1
-    assert not made.doubt_is_over(10.25)
-    assert made.doubt_is_over(10.31)
+    assert not made.settled(10.25)
+    assert made.settled(10.31)
     assert {round(float(end[0]), 6) for end in made.ends()} == {0.0, 1.0}
-    made.stand(np.array([1.0]), 10.4)
-    assert not made.doubtful
+    made.rest_at(np.array([1.0]), 10.4)
+    assert not made.uncertain
     assert made.end_s == 10.4
 
 
 def test_a_brake_may_overtake_what_is_on_its_way():
-    made = belief()
+    made = estimate()
     made.sent(points(10.3, 1.0), 10.0)
     made.sent(points(10.35, 0.2), 10.05)
     assert made.end_s == pytest.approx(10.35)
-    made.taken(10.06)
+    made.acknowledged(10.06)
     assert made.motion.state(10.4)[0] == pytest.approx([0.2])
 
 
 def test_a_copy_goes_its_own_way():
-    made = belief()
+    made = estimate()
     copied = made.copy()
     made.sent(points(10.3, 1.0), 10.0)
     assert not copied.in_flight

@@ -19,7 +19,7 @@ _MAX_TAIL_TICKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlayedPlan:
+class ServoPlan:
     """N ticks from `start_ns` on: positions, velocities [N, joints]; the others [N].
 
     `valid` says that a chunk stands behind the motion up to that tick; the rest is tail or rest.
@@ -35,7 +35,7 @@ class PlayedPlan:
     chunk_id: Nanoseconds
 
     @classmethod
-    def from_state(cls, position: Floats, velocity: Floats, at_ns: int, tick_ns: int) -> PlayedPlan:
+    def from_state(cls, position: Floats, velocity: Floats, at_ns: int, tick_ns: int) -> ServoPlan:
         return cls(
             start_ns=at_ns,
             tick_ns=tick_ns,
@@ -64,7 +64,7 @@ class PlayedPlan:
         index = min(max(0, (at_ns - self.start_ns) // self.tick_ns), self.size - 1)
         return index, max(0, at_ns - self.time_ns(index)) * 1e-9
 
-    def until(self, from_ns: int, to_ns: int) -> PlayedPlan:
+    def until(self, from_ns: int, to_ns: int) -> ServoPlan:
         """The ticks from the one at or before `from_ns` to the one at or after `to_ns`.
 
         A plan that ended at rest is continued at rest.
@@ -73,7 +73,7 @@ class PlayedPlan:
         last = self.index_at_or_after(to_ns)
         held = np.minimum(np.arange(first, last + 1), self.size - 1)
         after = np.arange(first, last + 1) >= self.size
-        return PlayedPlan(
+        return ServoPlan(
             start_ns=self.time_ns(first),
             tick_ns=self.tick_ns,
             positions=self.positions[held],
@@ -86,7 +86,7 @@ class PlayedPlan:
 
     def extended(
         self, followers: Sequence[JointFollower], wanted: Reference, *, coast_ticks: int
-    ) -> PlayedPlan:
+    ) -> ServoPlan:
         """Go on from the last tick along `wanted` (its first instant is that tick), then to rest.
 
         Where `wanted` is not valid the joints keep their velocity for `coast_ticks` and brake then.
@@ -118,7 +118,7 @@ class PlayedPlan:
         def joined(old: Nanoseconds, new: Nanoseconds, fill: int) -> Nanoseconds:
             return np.concatenate([old, new[1 : given + 1], np.full(padding, fill)])
 
-        return PlayedPlan(
+        return ServoPlan(
             start_ns=self.start_ns,
             tick_ns=self.tick_ns,
             positions=np.concatenate([self.positions, added[:, :, 0]]),

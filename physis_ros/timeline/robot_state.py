@@ -20,7 +20,7 @@ _APART_S = 0.08
 _APART_TIMES = 3
 
 
-class RobotPlace:
+class RobotState:
     def __init__(self, names: Sequence[str]) -> None:
         self._index = {name: index for index, name in enumerate(names)}
         self._measured = np.full(len(names), np.nan)
@@ -43,7 +43,7 @@ class RobotPlace:
         """Somebody says where the robot is commanded to be; what is measured counts no more."""
         self._commanded_heard = True
 
-    def to_begin_from(self, now_s: float) -> Floats | None:
+    def measured_start(self, now_s: float) -> Floats | None:
         """The measured position, where nobody says where the robot is commanded to be."""
         waited = now_s - self._since_s > _COMMANDED_WAIT_S
         if self._commanded_heard or not waited or not np.isfinite(self._measured).all():
@@ -54,7 +54,7 @@ class RobotPlace:
         """The plan begins at the commanded state."""
         self._apart = 0
 
-    def another_motion(
+    def differs_from_plan(
         self,
         planned: Floats,
         planned_velocity: Floats,
