@@ -90,11 +90,23 @@ def main() -> int:
     prepare_environment()
     # The theme's notice about its own future is no warning of ours.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    mkdocs = [str(VENV / "bin" / "python"), "-m", "mkdocs", "build", "--strict", "--quiet"]
-    code = subprocess.run(mkdocs, cwd=ROOT, env=environment, check=False).returncode
-    if code == 0:
-        print(f"built: {ROOT / 'site' / 'index.html'}")
-    return code
+    mkdocs = [str(VENV / "bin" / "python"), "-m", "mkdocs", "build", "--strict"]
+    # Not --quiet: it hides the warnings that --strict counts.
+    done = subprocess.run(
+        mkdocs,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        lines = done.stdout.splitlines(keepends=True)
+        sys.stderr.write("".join(line for line in lines if not line.startswith("INFO")))
+        return 1
+    print(f"built: {ROOT / 'site' / 'index.html'}")
+    return 0
 
 
 if __name__ == "__main__":
