@@ -70,10 +70,15 @@ class ObservationImages:
         return begun.result()
 
     def trouble(self, camera: str) -> UserError | None:
-        """Why the newest image of a camera cannot be read, as far as that is known by now."""
+        """Why the newest image of a camera cannot be read, as far as that is known by now.
+
+        Any other error of a thread is raised here, so that it ends the node.
+        """
         _, begun = self._begun.get(camera, (None, None))
         error = begun.exception() if begun is not None and begun.done() else None
-        return error if isinstance(error, UserError) else None
+        if error is None or isinstance(error, UserError):
+            return error
+        raise error
 
     def forget(self) -> None:
         self._begun.clear()

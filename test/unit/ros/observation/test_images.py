@@ -76,3 +76,16 @@ def test_an_image_that_cannot_be_read_is_told_wherever_it_was_read(images):
     assert images.trouble("front") is None
     images.forget()
     assert images.trouble("wrist") is None
+
+
+def test_a_fault_on_a_thread_is_raised_though_no_observation_asked_for_its_image(
+    images, monkeypatch
+):
+    def fail(camera, message, size):
+        raise RuntimeError("a fault of this test")
+
+    monkeypatch.setattr(observation_images, "read_image", fail)
+    images.begin("front", image(1))
+    images._beside.shutdown()
+    with pytest.raises(RuntimeError, match="a fault of this test"):
+        images.trouble("front")
