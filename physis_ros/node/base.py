@@ -1,9 +1,9 @@
-"""What every node has: a life cycle with autostart, parameters, diagnostics, clean ends.
+"""What every node has: a life cycle with autostart, parameters, diagnostics and an orderly exit.
 
-Threads: ROS callbacks run on the main thread, one at a time. A node class gives `configure`,
+Threads: ROS callbacks run on the main thread, one at a time. A node class implements `configure`,
 `activate`, `deactivate` and `cleanup`, which raise UserError where a person must act. With
-`autostart` such an error ends the process with exit code 2 and one line; without it the node stays
-unconfigured, says why on /diagnostics, and may be configured again.
+`autostart` such an error ends the process with one line and exit code 2. Without it the node stays
+unconfigured, gives the reason on /diagnostics, and can be configured again.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _DIAGNOSTICS_PERIOD_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseParameters:
-    """Parameters that every node has; a node's own dataclass derives from this one."""
+    """Parameters of every node; the dataclass of a node derives from this one."""
 
-    autostart: bool = param(True, description="Configure and activate by itself at start")
+    autostart: bool = param(True, description="Configure and activate at start")
     clock_jump_s: float = param(
         1.0,
-        description="ROS time that moves by more than this against steady time has jumped",
+        description="A larger change of ROS time against steady time is a clock jump",
         unit="s",
         minimum=0.01,
         maximum=3600.0,
@@ -78,7 +78,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
             self, parameters, validate=self.validate_parameters, on_change=self.on_parameters
         )
         self._clocks = NodeClock(
-            self, jump_s=self.params.clock_jump_s, on_jump=self._tell_clock_jump
+            self, jump_s=self.params.clock_jump_s, on_jump=self._handle_clock_jump
         )
         self._diagnostics = self.create_publisher(
             DIAGNOSTICS.type, DIAGNOSTICS.name, DIAGNOSTICS.qos
@@ -91,7 +91,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         """Refuse (UserError) values that do not fit together. Runs before `self.params` changes."""
 
     def on_parameters(self, new: P) -> None:
-        """Take over parameters that changed at run time."""
+        """Apply parameters that changed at run time."""
 
     def configure(self) -> None:
         """Create what the node needs. Raise UserError where input is wrong."""
@@ -103,7 +103,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         """Stop working; keep what `configure` made."""
 
     def cleanup(self) -> None:
-        """Give back what `configure` made. Also called after `configure` failed half way."""
+        """Release what `configure` made. Also called after `configure` failed."""
 
     def on_clock_jump(self, delta_s: float) -> None:
         """ROS time jumped by `delta_s`: drop what was placed on the old time."""
@@ -123,7 +123,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         return bool(self._state_machine.current_state[1] == "active")
 
     def stopping(self) -> bool:
-        """A signal or a fault has asked this process to end: long work should be given up."""
+        """True once a signal or a fault has asked the process to end: abandon long work."""
         return self._stop.is_set()
 
     def now_ns(self) -> int:
@@ -154,8 +154,8 @@ class PhysisNode(LifecycleNode, Generic[P]):
         liveliness: Callable[[Any], None] | None = None,
         raw: bool = False,
     ) -> Subscription[Any]:
-        """Subscribe by the table; a publisher whose QoS does not fit is reported by policy name.
-        With `raw` the callback gets the bytes of the message."""
+        """Subscribe with the topic's QoS; an incompatible publisher is reported with the policy.
+        With `raw` the callback gets the serialized message."""
         events = SubscriptionEventCallbacks(
             incompatible_qos=lambda event: self._report_qos(topic.name, "subscribe", event),
             deadline=deadline,
@@ -166,20 +166,20 @@ class PhysisNode(LifecycleNode, Generic[P]):
         )
 
     def publisher(self, topic: Topic) -> Publisher[Any]:
-        """Publish by the table; a subscriber whose QoS does not fit is reported by policy name."""
+        """Publish with the topic's QoS; an incompatible subscriber is reported with the policy."""
         events = PublisherEventCallbacks(
             incompatible_qos=lambda event: self._report_qos(topic.name, "publish", event)
         )
         return self.create_publisher(topic.type, topic.name, topic.qos, event_callbacks=events)
 
     def set_fault(self, reason: str) -> None:
-        """Say once on the log, and on /diagnostics until cleared, why the node does not work."""
+        """Log once, and show on /diagnostics until cleared, why the node does not work."""
         if reason and reason != self._fault:
             self.get_logger().error(reason)
         self._fault = reason
 
     def request_exit(self, code: int, reason: str) -> None:
-        """End the process in order, with this exit code. Callable from any thread."""
+        """End the process in an orderly way with this exit code. Callable from any thread."""
         if code != EXIT_OK:
             self.get_logger().fatal(reason)
         self._exit_code = max(self._exit_code, code)
@@ -187,7 +187,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     @property
     def exit_code(self) -> int:
-        """What `request_exit` asked for."""
+        """The highest code given to `request_exit`."""
         return self._exit_code
 
     def end_by(self, stop: threading.Event) -> None:
@@ -241,11 +241,11 @@ class PhysisNode(LifecycleNode, Generic[P]):
                 self.set_fault(str(error))
             return TransitionCallbackReturn.FAILURE
         except TimeoutError as error:
-            # Nothing that was given is wrong: a machine that is less busy may be in time.
+            # No input is wrong: a less busy machine may finish in time.
             self.set_fault(f"{what}: {error}")
             return TransitionCallbackReturn.ERROR
         except Exception as error:  # noqa: BLE001
-            # The state machine would swallow it; a fault of ours must be seen whole.
+            # The state machine would hide it; log the whole traceback.
             self.get_logger().error(f"{what} failed\n{traceback.format_exc()}")
             if not keep_fault:
                 self._fault = f"{what} failed: {type(error).__name__}: {error}"
@@ -253,7 +253,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         return TransitionCallbackReturn.SUCCESS
 
     def autostart(self) -> int:
-        """Configure and activate. Returns an exit code; 0 = the node works, or was told to stop."""
+        """Configure and activate. Returns an exit code; 0: the node works, or was asked to stop."""
         if not self.params.autostart:
             return EXIT_OK
         for trigger in (self.trigger_configure, self.trigger_activate):
@@ -295,7 +295,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
             )
         )
 
-    def _tell_clock_jump(self, jump: ClockJump) -> None:
+    def _handle_clock_jump(self, jump: ClockJump) -> None:
         self.get_logger().warning(f"ROS time jumped by {jump.delta_s:+.3f} s")
         self.on_clock_jump(jump.delta_s)
 

@@ -25,11 +25,11 @@ class ClockJump:
 
 
 class ClockJumpWatch:
-    """Compares two looks at a ROS clock.
+    """Compares two readings of a ROS clock. Pure.
 
-    Wall time must advance as steady time does; simulated time may pause or run at any rate, so that
-    only going back, or forward by more than `threshold_s` at `max_rate` times real time, is a
-    jump. The first look, and time zero (no /clock yet), are never jumps.
+    Wall time must advance as steady time does. Simulated time may pause or run at any rate: only a
+    step back, or forward by more than `threshold_s` beyond `max_rate` times real time, is a jump.
+    The first reading, and time zero (no /clock yet), are never jumps.
     """
 
     def __init__(self, *, threshold_s: float, simulated: bool, max_rate: float = 20.0) -> None:
@@ -40,7 +40,7 @@ class ClockJumpWatch:
         self._moved: tuple[int, float] | None = None
 
     def standstill(self, steady_s: float) -> str:
-        """Why simulated time does not advance, as of the last look; empty where it does."""
+        """Why simulated time does not advance, as of the last reading; empty where it does."""
         if not self._simulated or self._moved is None:
             return ""
         ros_ns, moved_s = self._moved
@@ -90,7 +90,7 @@ class NodeClock:
         self._watch = ClockJumpWatch(
             threshold_s=jump_s, simulated=bool(node.get_parameter("use_sim_time").value)
         )
-        # The clock calls back at once when /clock steps; looking ten times a second finds the rest.
+        # The callback reports a step of /clock at once; polling finds everything else.
         self._handle = node.get_clock().create_jump_callback(
             JumpThreshold(
                 min_forward=Duration(seconds=jump_s),
@@ -112,8 +112,8 @@ class NodeClock:
     def both(self) -> tuple[float, int]:
         """Steady seconds and ROS nanoseconds of one moment.
 
-        Read again where the thread was interrupted between the two: the difference would displace
-        whatever is carried from one clock to the other.
+        Read again if the thread was interrupted in between: the delay would shift everything that
+        is converted from one clock to the other.
         """
         for _ in range(_PAIR_READS):
             before_s, ros_ns = self.steady_s(), self.now_ns()

@@ -1,4 +1,4 @@
-"""What a node reports of itself: statuses on /diagnostics, and percentiles in status messages."""
+"""A node's reports: statuses on /diagnostics, and percentiles in status messages."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Diagnosis:
 def diagnostic_array(
     found: Sequence[Diagnosis], *, node: str, namespace: str, stamp: Any
 ) -> DiagnosticArray:
-    """`node`: its full name, which each status begins with; `namespace`: the robot's, as the
-    hardware."""
+    """`node`: its full name, the prefix of each status; `namespace`: the robot's, used as the
+    hardware id."""
     message = DiagnosticArray()
     message.header.stamp = stamp
     for diagnosis in found:

@@ -1,6 +1,6 @@
-"""Which ROS domains of this machine are taken. DDS says nothing when two stacks share one.
+"""Finds ROS domains in use on this machine: DDS does not report two stacks in one domain.
 
-`python -m physis_ros.node.domain` prints one that a run may use.
+`python -m physis_ros.node.domain` prints a free one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def domain_from(environ: Mapping[str, str]) -> int | None:
 
 
 def in_use(domain: int) -> bool:
-    """True where some process of this machine takes part in the domain."""
+    """True if a process of this machine is in the domain."""
     first = PORT_BASE + DOMAIN_GAIN * domain + UNICAST_OFFSET
     return any(
         _held(first + PARTICIPANT_GAIN * participant)
@@ -50,16 +50,17 @@ def in_use(domain: int) -> bool:
 def choose(environ: Mapping[str, str] = os.environ, among: Sequence[int] = FREE_DOMAINS) -> int:
     """The user's domain, refused where others are in it; else a free one of `among`.
 
-    Starts at a place that depends on the process id, so that runs that begin together part ways.
+    The search starts at a place that depends on the process id, so that runs started together
+    choose different domains.
 
     Raises:
-        UserError: the chosen domain is in use, or all that are looked at are.
+        UserError: the chosen domain is in use, or every domain of `among` is.
     """
     chosen = domain_from(environ)
     if chosen is not None:
         if in_use(chosen):
             raise UserError(
-                "ROS_DOMAIN_ID", chosen, "other ROS nodes of this machine are in it; take another"
+                "ROS_DOMAIN_ID", chosen, "other ROS nodes of this machine use it; choose another"
             )
         return chosen
     for i in range(len(among)):

@@ -1,7 +1,7 @@
 """Every topic, service, type and QoS of the project, once.
 
-Names are relative: a robot's namespace goes in front of them, and all may be remapped. QoS is what
-our publishers offer and our subscriptions ask for; a subscription with laxer wishes (a stock
+Names are relative: a robot's namespace is put in front, and all can be remapped. QoS is what our
+publishers offer and our subscriptions request; a subscription that requests less (a stock
 `ros2 topic echo`) matches too.
 """
 
@@ -49,7 +49,7 @@ class Service:
 
 
 def reliable(depth: int) -> QoSProfile:
-    """Every message arrives, in order, as long as the reader keeps up with `depth`."""
+    """Every message arrives in order, as long as the reader lags by at most `depth`."""
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
         depth=depth,
@@ -59,7 +59,7 @@ def reliable(depth: int) -> QoSProfile:
 
 
 def latched() -> QoSProfile:
-    """The last message reaches those who come later."""
+    """Late subscribers get the last message."""
     return QoSProfile(
         history=HistoryPolicy.KEEP_LAST,
         depth=1,
@@ -108,8 +108,8 @@ def action_chunk(
 ) -> Topic:
     """The chunk topic with a deadline (longest gap between chunks) and a liveliness lease.
 
-    A subscription may ask for the same or longer times, never for shorter ones. Who offers it says
-    itself that it is alive (`offered`; docs/decisions/chunk-liveliness.md).
+    A subscription may request the same or longer times, never shorter ones. A publisher
+    (`offered`) asserts its liveliness itself; see docs/decisions/chunk-liveliness.md.
     """
     qos = reliable(8)
     qos.deadline = Duration(seconds=deadline_s)
@@ -136,7 +136,7 @@ WORLD_FRAME = Topic(name="world/frame", type=Image, qos=reliable(2))
 WORLD_FRAME_COMPRESSED = Topic(name="world/frame/compressed", type=CompressedImage, qos=reliable(2))
 WORLD_CAMERA_INFO = Topic(name="world/camera_info", type=CameraInfo, qos=reliable(2))
 ROBOT_DESCRIPTION = Topic(name="robot_description", type=String, qos=latched())
-# The truth of a simulation, for judges alone.
+# Ground truth of a simulation, for evaluation only.
 SIM_TARGET = Topic(name="sim/target", type=PoseStamped, qos=sensor_data())
 SIM_END_EFFECTOR = Topic(name="sim/end_effector", type=PoseStamped, qos=sensor_data())
 STREAM_STATUS = Topic(name="stream_status", type=StreamStatus, qos=latched())
@@ -160,7 +160,7 @@ def in_namespace(topic: Topic, namespace: str) -> Topic:
 
 
 def qos_mismatch(policy_kind: int, *, topic: str, we: str) -> str:
-    """One line for a peer whose QoS does not fit ours, with the policy by its name.
+    """One line for a peer with incompatible QoS that names the policy.
 
     `we` is "subscribe" or "publish"; `policy_kind` is `last_policy_kind` of the DDS event.
     """

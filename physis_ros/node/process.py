@@ -1,4 +1,4 @@
-"""The life of a node's process: from its arguments to its exit code.
+"""Runs a node as a process, from its arguments to its exit code.
 
 Threads: everything here, and every ROS callback, runs on the main thread.
 """
@@ -58,13 +58,13 @@ def main(node_class: Callable[[], RunnableNode], argv: Sequence[str] | None = No
     program = os.path.basename(arguments[0]) if arguments else "node"
     keep_image_memory()
     stop = threading.Event()
-    # Handlers go in first, so that a stop during start-up is not lost.
+    # Handlers first, so that a stop during start-up is not lost.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())
-    # Kept since the first line of this process (physis_ros/nodes/__init__.py).
+    # Held back since the package was imported (startup.py).
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
-        # Fast DDS ends the process without a word of ours where the id is too high.
+        # Fast DDS aborts the process on an id that is too high.
         domain_from(os.environ)
         rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
         node = node_class()
@@ -80,7 +80,7 @@ def main(node_class: Callable[[], RunnableNode], argv: Sequence[str] | None = No
         node.shut_down()
         node.destroy_node()
         rclpy.try_shutdown()
-        # All is closed; an impatient second signal must not spoil the exit code of what is left.
+        # Everything is closed; a second signal must not change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     return code
@@ -90,7 +90,7 @@ def _spin(node: RunnableNode, stop: threading.Event) -> int:
     code = node.autostart()
     if code != EXIT_OK:
         return code
-    # What start-up made stays; a collector that walks through it would hold up some callback.
+    # Objects from start-up stay; keep the garbage collector from walking through them.
     gc.collect()
     gc.freeze()
     executor = _new_executor()

@@ -1,4 +1,4 @@
-"""Where configuration, launch files and checkpoints lie: beside the sources, or installed."""
+"""Finds configuration, launch files and checkpoints: beside the sources, or installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import physis_ros
 
 
 def share_directories() -> Iterator[Path]:
-    """Yield the places that may hold `config/`: what belongs to the code that runs comes first."""
+    """Yield the directories that may hold `config/`, those of the running code first."""
     for part in map(Path, physis_ros.__path__):
         yield part.parent
         # PREFIX/lib/python3.x/site-packages/physis_ros, or PREFIX/local/lib/... on Debian.

@@ -13,10 +13,10 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 def request_realtime(priority: int) -> str:
     """Put every thread of this process under SCHED_FIFO; threads started later inherit it.
 
-    The threads of DDS get a lower priority than our own: theirs is bursty work (discovery of every
-    process that comes and goes) and must not delay the loop.
+    DDS threads get a lower priority than ours: their work comes in bursts (discovery) and must not
+    delay the loop.
 
-    Returns an empty string where it was granted, else why not, for a person to act on.
+    Returns why it was refused; empty where it was granted.
     """
     if not hasattr(os, "sched_setscheduler"):
         return "this system has no real-time scheduling"
@@ -35,12 +35,12 @@ def request_realtime(priority: int) -> str:
 
 
 def lock_memory() -> str:
-    """Keep every page that this process has touched, or will touch, in memory.
+    """Keep every page of this process in memory.
 
-    A system that reclaims what looks idle drops the pages of libraries first; reading one of them
-    back from disk costs tens of milliseconds, whatever the priority.
+    A system under memory pressure drops pages of libraries first; reading one back from disk costs
+    tens of milliseconds at any priority.
 
-    Returns an empty string where it was granted, else why not, for a person to act on.
+    Returns why it was refused; empty where it was granted.
     """
     mlockall = getattr(ctypes.CDLL(None, use_errno=True), "mlockall", None)
     if mlockall is None:
@@ -67,7 +67,13 @@ LARGEST_BYTES = 32 << 20
 
 
 def keep_image_memory() -> bool:
-    """False where the C library is another one, and nothing was changed."""
+    """Keep the memory of freed images in the process for the next image.
+
+    By default glibc returns it to the system and fetches it anew, page by page: some hundred page
+    faults for each copy of each image. The cost is the memory of the largest moment.
+
+    Returns False, and changes nothing, where the C library is not glibc.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

@@ -16,8 +16,8 @@ from physis_core.types import Percentiles
 class LoopTiming:
     """Compares each wake-up with the grid point that it was due at.
 
-    A tick is lost when the loop woke so late that the next grid point had passed as well: the loop
-    does not make it up, it goes on with the first grid point that lies ahead.
+    A tick is lost when the loop woke so late that the next grid point had passed too. The loop does
+    not make it up; it goes on with the first grid point ahead.
     """
 
     def __init__(self, *, period_s: float, window: int) -> None:
@@ -40,8 +40,11 @@ class LoopTiming:
 
 
 class FixedRateThread:
-    """Calls `act` every `period_s` from `start` to `stop`. An error of `act` ends the loop and is
-    given to `failed`."""
+    """Calls `act` every `period_s` from `start` to `stop`, and measures its timing.
+
+    It never makes up for lost time: a grid point that has passed counts as lost, and the thread
+    waits for the next one ahead. An error of `act` ends the thread and is passed to `failed`.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class FixedRateThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the last call of `act` has ended."""
+        """Return when the last call of `act` has ended."""
         self._end.set()
         self._thread.join()
 
@@ -73,13 +76,13 @@ class FixedRateThread:
                 time.sleep(max(0.0, due_s - time.monotonic()))
                 due_s = self.timing.tick(time.monotonic(), due_s)
                 self._act()
-        except Exception as error:  # noqa: BLE001  handed on, and nothing goes on without the loop
+        except Exception as error:  # noqa: BLE001  passed to the owner
             self._failed(error)
 
 
 class OnDemandThread:
-    """Calls `act` after each `ask`, from `start` to `stop`. What is asked while it acts is done
-    once more afterwards, however often it was asked. An error of `act` ends it and is given to
+    """Calls `act` after each `request`, from `start` to `stop`. Requests made while it acts lead to
+    one more call, however many they are. An error of `act` ends the thread and is passed to
     `failed`."""
 
     def __init__(
@@ -95,11 +98,11 @@ class OnDemandThread:
         self._thread.start()
 
     def request(self) -> None:
-        """Returns at once."""
+        """Return at once."""
         self._requested.set()
 
     def stop(self) -> None:
-        """Returns when the last call of `act` has ended."""
+        """Return when the last call of `act` has ended."""
         self._end.set()
         self._requested.set()
         self._thread.join()
@@ -112,5 +115,5 @@ class OnDemandThread:
                 if self._end.is_set():
                     return
                 self._act()
-        except Exception as error:  # noqa: BLE001  handed on, as from any other thread
+        except Exception as error:  # noqa: BLE001  passed to the owner
             self._failed(error)

@@ -1,7 +1,7 @@
-"""Checks of a commanded trajectory, whole: names, sizes, numbers, times, limits, jump.
+"""Checks of a whole commanded trajectory: names, sizes, numbers, times, limits, jump.
 
-All pure: a trajectory, the commanded state that it will start from, and limits in; a fitting
-trajectory or one violation with joint, value and limit out.
+Pure: a trajectory, the commanded state it starts from, and limits in; a checked trajectory, or one
+violation that names joint, value and limit, out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from physis_ros.robot.joint_motion import CommandedTrajectory, Floats, cubic_bou
 from physis_ros.robot.trajectory_tail import braking_tail
 
 _MAX_POINTS = 10_000
-# Rounding on the way (float to text, other libraries' cubics) is not a violation.
+# Rounding (float to text, cubics of other libraries) is not a violation.
 _RELATIVE_TOLERANCE = 1e-3
 _POSITION_TOLERANCE = 1e-6
 
@@ -36,7 +36,8 @@ class Violation:
 class CheckedTrajectory:
     """In the robot's joint order: times [N] from now, positions and velocities [N, joints].
 
-    `velocities_given` is False until `with_slopes` has found them for points that came without.
+    `velocities_given` is False where the points came without velocities and `with_slopes` has not
+    run yet.
     """
 
     times_s: Floats
@@ -48,7 +49,7 @@ class CheckedTrajectory:
 def read_trajectory(
     command: CommandedTrajectory, limits: RobotLimits, *, longest_s: float
 ) -> CheckedTrajectory | Violation:
-    """Names (by message, never by a remembered order), sizes, finite numbers, increasing times."""
+    """Check names (in each message anew), sizes, finite numbers and increasing times."""
     names = tuple(command.joint_names)
     for name in limits.names:
         if names.count(name) != 1:
@@ -108,9 +109,8 @@ def read_trajectory(
 def with_slopes(
     trajectory: CheckedTrajectory, position: Floats, velocity: Floats
 ) -> CheckedTrajectory:
-    """Velocities for points that came without: the slopes of a path that begins at the commanded
-    state
-    (position, velocity) and ends at rest."""
+    """Give velocities to points that came without: the slopes of the path that begins at the
+    commanded state (position, velocity) and ends at rest."""
     if trajectory.velocities_given:
         return trajectory
     times = np.concatenate([[0.0], trajectory.times_s])
@@ -123,7 +123,7 @@ def with_slopes(
 def unwrapped(
     trajectory: CheckedTrajectory, position: Floats, limits: RobotLimits
 ) -> CheckedTrajectory:
-    """Continuous joints turned by whole turns next to `position` [joints]; others untouched."""
+    """Move continuous joints by whole turns next to `position` [joints]; leave the others."""
     if not any(limits.wraps):
         return trajectory
     positions = trajectory.positions.copy()
@@ -138,7 +138,7 @@ def unwrapped(
 def without_expired(
     trajectory: CheckedTrajectory, *, elapsed_s: float, first_at_s: float
 ) -> CheckedTrajectory | Violation:
-    """Times from now, points before `first_at_s` from now left out."""
+    """Count times from now, and drop points due before `first_at_s` from now."""
     times = trajectory.times_s - elapsed_s
     keep = times >= first_at_s - 1e-9
     if not keep.any():
@@ -154,7 +154,7 @@ def without_expired(
 
 
 def with_tail(trajectory: CheckedTrajectory, limits: RobotLimits) -> CheckedTrajectory:
-    """The trajectory, ending in a braking tail where it did not end at rest."""
+    """Append a braking tail, unless the trajectory ends at rest."""
     last = trajectory.velocities[-1]
     if not last.any():
         return trajectory
@@ -168,9 +168,9 @@ def with_tail(trajectory: CheckedTrajectory, limits: RobotLimits) -> CheckedTraj
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCheck:
-    """`violation` is the first that cannot be helped. Otherwise `slower` says by which factor time
-    must be
-    stretched for velocity and acceleration to fit (1: they do), and `over` what made it so."""
+    """`violation`: a limit that slowing down cannot keep. Without one, `slower` is the factor by
+    which time must be stretched so that velocity and acceleration fit (1: they fit), and `over` the
+    limit that asks for it."""
 
     violation: Violation | None
     slower: float = 1.0
@@ -178,9 +178,9 @@ class LimitCheck:
 
 
 def check_limits(trajectory: CheckedTrajectory, limits: RobotLimits) -> LimitCheck:
-    """Every cubic between its points, inside as well as at its ends. How the first point is
-    reached is another question (physis_ros.safety.late_join)."""
-    # Rest after the last point is a segment as well, so that a single point is looked at.
+    """Check every cubic between the points, inside as well as at its ends. How the controller
+    reaches the first point is checked by physis_ros.safety.late_join."""
+    # Rest after the last point is a segment too, so that a single point is checked.
     times = np.concatenate([trajectory.times_s, [trajectory.times_s[-1] + 1.0]])
     positions = np.concatenate([trajectory.positions, trajectory.positions[-1:]])
     velocities = np.concatenate([trajectory.velocities, trajectory.velocities[-1:]])
@@ -229,7 +229,7 @@ def check_limits(trajectory: CheckedTrajectory, limits: RobotLimits) -> LimitChe
 
 
 def slowed(trajectory: CheckedTrajectory, factor: float) -> CheckedTrajectory:
-    """The same path in `factor` times the time."""
+    """The same path, `factor` times slower."""
     return CheckedTrajectory(
         times_s=trajectory.times_s * factor,
         positions=trajectory.positions,
@@ -240,11 +240,11 @@ def slowed(trajectory: CheckedTrajectory, factor: float) -> CheckedTrajectory:
 def check_jump(
     trajectory: CheckedTrajectory, position: Floats, velocity: Floats, limits: RobotLimits
 ) -> Violation | None:
-    """Distance of the first point from where the commanded motion would be by then."""
+    """Compare the first point with where the commanded motion will be by then."""
     first_s = float(trajectory.times_s[0])
     ahead_s = min(first_s, 0.1)
     apart = np.abs(trajectory.positions[0] - position - ahead_s * velocity)
-    # A first point that leaves time to get there is not a jump; speed is checked by itself.
+    # A later first point leaves time to get there; its speed is checked separately.
     most = np.array(limits.jump) + np.array(limits.velocity) * max(0.0, first_s - 0.1)
     if not (apart > most).any():
         return None

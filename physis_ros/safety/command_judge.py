@@ -1,8 +1,9 @@
-"""Judges one command against the motion under way: what may go to the robot, or why nothing may.
+"""Judges one command against the current motion: what to forward, or why nothing.
 
-Pure. A command is read, given slopes and a tail, and checked whole; where it is a little too fast
-it is slowed down. Then it is joined to what the controller may be playing, so that its message may
-come late (physis_ros.safety.late_join).
+Pure. The command is read, gets velocities and a braking tail, and is checked whole. One that is
+slightly too fast is slowed down. Then it is joined to every motion that the controller may be
+playing, so that it stays within the limits even if its message arrives late
+(physis_ros.safety.late_join).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from physis_ros.safety.late_join import WAYS_S, Join, join
 
 _LEAST_SLOWING = 1.001
 _SLOWING_STEP = 1.04
-# Points closer than this would be one in whole nanoseconds of a message, or nearly.
+# Points closer than this may become one when a message rounds them to nanoseconds.
 _APART_S = 1e-5
-# What is due within so short a time cannot be told from what is past.
+# A point due sooner than this counts as expired.
 _NOW_S = 1e-3
 
 
 class JudgeRules(Protocol):
-    """The part of the safety configuration that judging needs; see SafetyConfig."""
+    """The fields of SafetyConfig that judging needs."""
 
     @property
     def late_s(self) -> float: ...
@@ -58,7 +59,7 @@ def judge_command(
     *,
     started_s: float,
 ) -> tuple[CheckedTrajectory, Violation | None] | Violation:
-    """What to forward, and what limited it (None: nothing did).
+    """Return what to forward and what limited it (None: nothing did), or why nothing is forwarded.
 
     Raises:
         RuntimeError: the estimate holds no motion yet.
@@ -75,7 +76,7 @@ def judge_command(
     first_s, most = float(placed.times_s[0]), rules.slow_most
     a_stream = first_s <= rules.late_s
     if not a_stream:
-        # A single way may be given back the time by which its message may be late.
+        # A single motion may be slowed by as much time as its message may be late.
         most += rules.late_s / first_s
     while factor <= most:
         candidate = slowed(placed, factor)
@@ -94,7 +95,7 @@ def judge_command(
         if joined is not None and (best is None or joined.share > best.share):
             best = joined
         if a_stream:
-            # It will say more soon; what is joined of it now need not be all.
+            # The stream sends the next command soon; a partial join is enough now.
             break
         factor *= _SLOWING_STEP
         over = over or _late(joined)
@@ -140,8 +141,8 @@ def _from_here(
 
 
 def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules) -> Floats:
-    """Where the controller's first point may lie: not before the command's own first point, and
-    not after its last, where it rests: it must not make the robot rest later than was commanded."""
+    """When the controller's first point may be due: not before the command's own first point, and
+    not after its last, so that the robot does not come to rest later than commanded."""
     soonest_s = max(rules.late_s + WAYS_S[0], float(trajectory.times_s[0]))
     latest_s = max(soonest_s, float(trajectory.times_s[-1]))
     later = [rules.late_s + way_s for way_s in WAYS_S]
@@ -158,14 +159,14 @@ def _whole(
         positions=np.concatenate([joined.position[None, :], motion.positions[after]]),
         velocities=np.concatenate([joined.velocity[None, :], motion.velocities[after]]),
     )
-    # Joined at the command's very end, its own rest may lie too near to be a point of its own.
+    # Joined at the very end, the command's last point may be too close to keep.
     return whole if after.any() else with_tail(whole, limits)
 
 
 def _partly(
     joined: Join, limits: RobotLimits, motion_s: float
 ) -> tuple[CheckedTrajectory, Violation] | Violation:
-    """To a state on the way to the command, and to rest from there."""
+    """Go to a state between the nominal motion and the command, then brake to rest."""
     trajectory = with_tail(
         CheckedTrajectory(
             times_s=np.array([joined.first_s - motion_s]),
@@ -180,8 +181,8 @@ def _partly(
 
 def _late(joined: Join | None) -> Violation:
     if joined is None:
-        return Violation(check="join", detail="no way there is within the limits if it comes late")
+        return Violation(check="join", detail="no motion to it is within the limits if late")
     return Violation(
         check="join",
-        detail=f"{joined.tightest}: {joined.share:.0%} of the change fits if it comes late",
+        detail=f"{joined.tightest}: {joined.share:.0%} of the change fits if it arrives late",
     )

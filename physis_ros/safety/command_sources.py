@@ -1,6 +1,6 @@
-"""Which command source is in force: the highest priority that spoke within its timeout.
+"""Which command source is active: the one of highest priority heard within its timeout.
 
-A teleoperator pre-empts the model by speaking, and gives back by falling silent.
+A teleoperator pre-empts the model by sending commands, and hands back when it stops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from physis_core.types import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """`priority`: larger pre-empts smaller. `timeout_s`: silence after which it no longer holds."""
+    """`priority`: larger pre-empts smaller. `timeout_s`: the source is inactive after this
+    silence."""
 
     priority: int
     timeout_s: float
@@ -30,7 +31,7 @@ class CommandSources:
         self._heard_s: dict[str, float] = {}
 
     def active(self, now_s: float) -> str | None:
-        """The name of the source that holds now; None where all are silent."""
+        """The name of the active source; None where all are silent."""
         alive = [
             name
             for name, heard_s in self._heard_s.items()
@@ -39,7 +40,7 @@ class CommandSources:
         return max(alive, key=lambda name: self._sources[name].priority, default=None)
 
     def preempted_by(self, name: str, now_s: float) -> str:
-        """Empty where the source may command now, else the name of the one that pre-empts it."""
+        """The name of the source that pre-empts `name` now; empty where it may command."""
         holder = self.active(now_s)
         if holder is None or self._sources[holder].priority <= self._sources[name].priority:
             return ""

@@ -1,19 +1,20 @@
-"""What the controller may be playing, from what was sent to it and what is known of its arrival.
+"""Estimates which motions the trajectory controller may be playing, from what was sent to it.
 
-A trajectory that was sent is on its way until it is acknowledged; then the controller has it, but
-may still be slow to take it, and takes none but the newest: one that is replaced before leaves
-whatever was in force before it, and the next may be taken from there. So the possible motions
-branch with every trajectory. They are not followed one by one: for each trajectory the states are
-kept from which the controller may have gone over to it, the outermost ones at each moment
-(physis_ros.safety.possible_motions), which are as many however many motions lead there.
+A trajectory is in flight until the controller's side acknowledges it. After that the controller
+may still take it late, and it takes only the newest: a trajectory that is replaced first is never
+played, and the controller goes over to the next one from whatever it played before. So the possible
+motions branch with every trajectory. They are not followed one by one. For each trajectory the
+estimate keeps the states from which the controller may have gone over to it, reduced to the
+outermost ones at each moment (physis_ros.safety.possible_motions); their number stays bounded.
 
-Most moments at which a message may arrive lie on a grid of the clock, so that what is possible then
-can be worked out before a command is there (`look_ahead`); the command waits for the rest alone.
+Most moments at which a message may arrive lie on a grid of the clock. So the states at those
+moments can be computed before a command arrives (`look_ahead`), and only the rest adds to the
+command's latency.
 
-A trajectory that is not acknowledged in time leaves doubt, and doubt ends only at rest: nothing is
-sent until every possible motion has ended.
+After a trajectory that was not acknowledged in time the estimate is uncertain until every possible
+motion has ended at rest; nothing is sent before that.
 
-Times are seconds of the controller's clock. Pure: the caller brings them.
+Times are seconds of the controller's clock, given by the caller. Pure.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ import numpy as np
 from physis_ros.robot.joint_motion import Floats, JointMotion
 from physis_ros.safety.possible_motions import Arrivals, PossibleMotion, are_among, arrivals
 
-# Moments of arrival that are looked at lie so far apart; where a motion ends, it is its last moment
-# instead of the nearest of these. One in each half a step at most.
+# Distance of the moments of arrival that are examined. Where a motion ends, its last moment takes
+# the place of the nearest of these. At most one lies in each half step.
 _ARRIVAL_STEP_S = 0.016
 _HALF_S = 0.5 * _ARRIVAL_STEP_S
-# Nearer than this to the first or the last moment none of the grid adds anything.
+# A grid moment closer than this to the first or the last moment adds nothing.
 _ENDS_APART_S = 0.25 * _ARRIVAL_STEP_S
-# How much later than now a command may come and find everything worked out.
+# `look_ahead` covers a command that arrives up to this much later.
 _AHEAD_S = 0.05
-# A controller that takes a trajectory so shortly before its first point leaves no way to it.
+# The controller takes a trajectory at least this long before its first point.
 _LEAST_WAY_S = 1e-3
 
 
 class ControllerEstimate:
-    """`late_s`: a trajectory is taken within so long after it was sent, or a later one is by then,
-    or it is lost."""
+    """`late_s`: within this time after it was sent, the controller takes a trajectory or a later
+    one, or it is lost."""
 
     def __init__(self, late_s: float) -> None:
         self.late_s = late_s
@@ -54,7 +55,7 @@ class ControllerEstimate:
 
     @property
     def motion(self) -> JointMotion | None:
-        """The nominal motion (each trajectory taken when acknowledged); None at first."""
+        """The nominal motion: each trajectory taken when it was acknowledged. None at first."""
         return self._motion
 
     @property
@@ -64,11 +65,12 @@ class ControllerEstimate:
 
     @property
     def uncertain(self) -> bool:
-        """A trajectory was not acknowledged in time: either motion is possible."""
+        """A trajectory was not acknowledged in time: the controller may or may not play it."""
         return self._uncertain_until_s is not None
 
     def settled(self, now_s: float) -> bool:
-        """Every possible motion has ended: the robot rests, at one of `ends`."""
+        """It was uncertain, and every possible motion has ended: the robot rests at one of
+        `ends`."""
         return self._uncertain_until_s is not None and now_s > self._uncertain_until_s
 
     @property
@@ -81,8 +83,8 @@ class ControllerEstimate:
         return [one.points.positions[-1] for one in self._possible]
 
     def copy(self) -> ControllerEstimate:
-        """The same estimate, to be judged by while this one goes on. Motions are shared: nobody
-        changes one."""
+        """A copy to judge against while this one goes on. Motions are shared; none is ever
+        changed."""
         other = ControllerEstimate(self.late_s)
         other.lost = self.lost
         other._motion = self._motion
@@ -106,11 +108,11 @@ class ControllerEstimate:
         self._forget_arrivals()
 
     def sent(self, points: JointMotion, now_s: float, arrivals: Arrivals | None = None) -> None:
-        """A trajectory has left, its first point due more than `late_s` from now. `arrivals` are
-        those of now, where they are known already.
+        """A trajectory was sent; its first point is due more than `late_s` from now. `arrivals`:
+        those of now, if they are already known.
 
         Raises:
-            RuntimeError: before the robot's place was known.
+            RuntimeError: before `rest_at` or `assume`.
         """
         left = arrivals or self.arrivals(now_s)
         if left.at_s[-1] > points.start_s - _LEAST_WAY_S:
@@ -122,7 +124,7 @@ class ControllerEstimate:
         self._forget_arrivals()
 
     def acknowledged(self, now_s: float) -> None:
-        """Everything that was sent has been acknowledged."""
+        """Everything sent so far has been acknowledged."""
         if self._motion is None or not self._flights:
             return
         for sent_s, one in zip(self._flights, self._possible[-len(self._flights) :], strict=True):
@@ -137,7 +139,7 @@ class ControllerEstimate:
         self._forget_arrivals()
 
     def update(self, now_s: float) -> None:
-        """Forget what is no longer possible; begin to doubt what is overdue."""
+        """Drop motions that are no longer possible; become uncertain where one is overdue."""
         self._possible = [one for one in self._possible if now_s < one.until_s]
         if self._flights and now_s > self._flights[0] + self.late_s:
             self.lost += 1
@@ -146,26 +148,25 @@ class ControllerEstimate:
             self._forget_arrivals()
 
     def look_ahead(self, now_s: float) -> Arrivals | None:
-        """What `arrivals` will need of the moments from `now_s` on, where nothing is sent or
-        acknowledged meanwhile: for `keep`. Takes as long as a judgement; None: nothing to do."""
+        """Compute what `arrivals` will need from `now_s` on, for `keep`; valid until something is
+        sent or acknowledged. Takes as long as judging a command. None: nothing to compute."""
         if not self._possible or self.late_s <= 0.0:
             return None
         moments = self._grid(now_s, now_s + self.late_s + _AHEAD_S)
         return arrivals(self._possible, moments) if moments.size else None
 
     def keep(self, ahead: Arrivals) -> None:
-        """Take what `look_ahead` found. It holds until the next trajectory is sent or
-        acknowledged."""
+        """Keep the result of `look_ahead` until the next trajectory is sent or acknowledged."""
         self._ahead = ahead
 
     def _forget_arrivals(self) -> None:
         self._seen = self._ahead = None
 
     def arrivals(self, now_s: float) -> Arrivals:
-        """From where the controller may go over to what is sent now.
+        """The states from which the controller may go over to a trajectory that is sent now.
 
         Raises:
-            RuntimeError: before the robot's place was known.
+            RuntimeError: before `rest_at` or `assume`.
         """
         if not self._possible:
             raise RuntimeError("nothing is known of the controller yet")
@@ -183,7 +184,8 @@ class ControllerEstimate:
         )
 
     def _moments(self, now_s: float) -> Floats:
-        """Moments of arrival that are looked at, [T], increasing: now, the latest, and between."""
+        """The examined moments of arrival [T], increasing: now, the latest possible, and
+        between."""
         if self.late_s <= 0.0:
             return np.array([now_s])
         latest_s = now_s + self.late_s
@@ -191,10 +193,9 @@ class ControllerEstimate:
         return np.concatenate([[now_s], between, [latest_s]])
 
     def _grid(self, from_s: float, to_s: float) -> Floats:
-        """Moments between two: of the grid, and the last one of each motion that ends meanwhile,
-        where most of what it may lead to parts from the rest. There is one in each half a step at
-        most, so that their number is bounded however many motions there are; and none depends on
-        `from_s`."""
+        """Moments between two: those of the grid, and the last moment of each motion that ends in
+        between, where its continuations differ most from the others. At most one lies in each half
+        step, so their number is bounded, and none depends on `from_s`."""
         ends: dict[int, float] = {}
         for one in self._possible:
             if from_s < one.until_s < to_s:

@@ -1,7 +1,7 @@
-"""What goes to the controller: forwards motions, brakes, and knows where the robot is commanded.
+"""Forwards motions to the controller, brakes, and knows where the robot is commanded to be.
 
-One trajectory at a time is on its way. Until it is acknowledged nothing else is forwarded but a
-brake; if it is not acknowledged in time, nothing at all until the robot rests in any case.
+One trajectory at a time is in flight. Until it is acknowledged only a brake is forwarded. If it is
+not acknowledged in time, nothing is forwarded until the robot is certain to be at rest.
 
 Times are seconds of the controller's clock. Pure; not thread safe.
 """
@@ -21,11 +21,13 @@ from physis_ros.safety.late_join import rest
 from physis_ros.safety.possible_motions import Arrivals
 from physis_ros.safety.types import Forward, SafetyConfig
 
-# A brake that saves less than this is not worth a message.
+# A brake that ends the motion less than this earlier is not worth a message.
 _WORTH_BRAKING_S = 0.02
 
 
 class ControllerHandover:
+    """`changes` counts everything that makes an earlier judgement obsolete."""
+
     def __init__(self, limits: RobotLimits, config: SafetyConfig) -> None:
         self._limits = limits
         self._config = config
@@ -45,44 +47,44 @@ class ControllerHandover:
 
     @property
     def end_s(self) -> float:
-        """When the robot rests in any case; minus infinity where nothing is known."""
+        """When the robot is certain to be at rest; minus infinity before joints were seen."""
         return self._estimate.end_s
 
     def estimate(self) -> ControllerEstimate:
-        """A copy to judge by; it holds as long as `changes` does not change."""
+        """A copy to judge against; valid while `changes` stays the same."""
         return self._estimate.copy()
 
     def keep(self, ahead: Arrivals) -> None:
-        """Take what an estimate of the same `changes` saw ahead."""
+        """Keep what `look_ahead` of an estimate with the same `changes` returned."""
         self._estimate.keep(ahead)
 
     def commanded(self, now_s: float) -> tuple[Floats, Floats] | None:
-        """Position and velocity, [joints] each; None before the robot's place is known."""
+        """Position and velocity, [joints] each; None before joints were seen."""
         motion = self._estimate.motion
         return None if motion is None else motion.state(now_s)
 
     def unreachable(self) -> str:
         """Why nothing can be forwarded; empty where it can."""
         if not self._listening:
-            return "handover: nobody receives what is forwarded to the controller"
+            return "handover: no subscriber on the controller's topic"
         if self._estimate.uncertain:
             return (
                 f"handover: not acknowledged within {self._config.late_s:g} s; "
-                "waiting until the robot rests in any case"
+                "waiting until the robot is certain to be at rest"
             )
         return ""
 
     def set_listening(self, listening: bool) -> None:
-        """Whether anybody receives what is forwarded."""
+        """Whether the controller's topic has a subscriber."""
         self._listening = listening
 
     def acknowledged(self, now_s: float) -> None:
-        """Whatever was forwarded has been acknowledged."""
+        """Everything forwarded so far has been acknowledged."""
         self.changes += 1
         self._estimate.acknowledged(now_s)
 
     def rest_at(self, position: Floats, now_s: float) -> None:
-        """The robot rests at `position` [joints], whatever was commanded."""
+        """The robot rests at `position` [joints]; forget what was commanded."""
         self.changes += 1
         self._estimate.rest_at(position, now_s)
 
@@ -94,8 +96,8 @@ class ControllerHandover:
         now_s: float,
         arrivals: Arrivals | None = None,
     ) -> Forward:
-        """Forward what was judged at `now_s`; times count from then. `arrivals` is what it was
-        judged against, which takes as long to find as all the rest."""
+        """Forward what was judged at `now_s`; times count from then. `arrivals`: those it was
+        judged against, which are expensive to compute."""
         self.changes += 1
         self._estimate.sent(JointMotion(now_s + times_s, positions, velocities), now_s, arrivals)
         if not self._config.acknowledged:
@@ -103,11 +105,11 @@ class ControllerHandover:
         return Forward(at_s=now_s, times_s=times_s, positions=positions, velocities=velocities)
 
     def brake(self, now_s: float) -> Forward | None:
-        """To rest sooner than by itself; None where what was forwarded rests as soon, or where no
-        brake is harmless: then its tail acts."""
+        """Bring the robot to rest earlier than the forwarded trajectory does. None where that rests
+        as soon, or where no brake stays within the limits: then its own tail brakes."""
         if self._estimate.motion is None or self._estimate.uncertain:
             return None
-        # A trajectory that lies at another time must be replaced, whatever that saves.
+        # A trajectory whose times no longer hold must be replaced in any case.
         latest_s = math.inf if self._misplaced else self._estimate.end_s - _WORTH_BRAKING_S
         self._misplaced = False
         found = rest(self._estimate.arrivals(now_s), self._limits, latest_s)
@@ -121,7 +123,7 @@ class ControllerHandover:
         )
 
     def update(self, now_s: float, joints: JointWatch, *, sees: bool) -> None:
-        """Begin to doubt what is overdue; end doubt at rest, by where the robot is measured."""
+        """Mark what is overdue as uncertain; once at rest, continue from the measured joints."""
         self._estimate.update(now_s)
         if not self._estimate.settled(now_s) or not sees:
             return
@@ -132,8 +134,9 @@ class ControllerHandover:
         self.rest_at(end if fits else joints.position, now_s)
 
     def clock_jumped(self, now_s: float, *, delta_s: float) -> None:
-        """The controller's clock moved by itself: what was forwarded lies at another time now. The
-        robot is taken to brake from where it was; the next `brake` says so to the controller."""
+        """The controller's clock jumped, so the forwarded times no longer hold. The estimate
+        assumes that the robot brakes from where it was; the next `brake` makes the controller do
+        so."""
         motion = self._estimate.motion
         if motion is None:
             return

@@ -1,10 +1,10 @@
 """The safety controller's decisions, without ROS: commands, joint states and time in; motion out.
 
-The filter knows where the robot is commanded to be, because it evaluates what it forwarded exactly
-as the trajectory controller does; a hold brakes from there, never from the measured state.
-Whatever it forwards ends at rest, so that silence of every process of ours brings the robot to a
-stop. Whatever it forwards may also come late by `late_s` or not at all: one trajectory at a time is
-on its way, and the next one waits for its acknowledgement.
+The filter knows where the robot is commanded to be: it evaluates what it forwarded exactly as the
+trajectory controller does. A hold brakes from there, never from the measured state. Everything it
+forwards ends at rest, so the robot stops when every process of ours falls silent. Everything it
+forwards may arrive up to `late_s` late, or never: one trajectory at a time is in flight, and the
+next waits for its acknowledgement.
 
 This is not a certified safety function. A hardware stop is needed.
 """
@@ -50,7 +50,7 @@ class SafetyFilter:
         self._enabled = config.enabled
         self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
         self._accepted_s: float | None = None
-        # When the last answer was a rejection, and of whose command.
+        # The source and time of the last rejected command, until one is accepted.
         self._rejected: tuple[str, float] | None = None
         self._source = ""
         self._blind = True
@@ -76,15 +76,14 @@ class SafetyFilter:
         return None if self._accepted_s is None else now.steady_s - self._accepted_s
 
     def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
-        """Where the controller is commanded to be now, [joints] each; None until joints were
-        seen."""
+        """Commanded position and velocity, [joints] each; None until joints were seen."""
         return self.handover.commanded(now.motion_s)
 
     def offer(
         self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
     ) -> Decision:
-        """Judge a command from `source`. `started_s`: seconds since its own start time (0: it
-        starts now).
+        """Judge a command from `source`. `started_s`: seconds since its start time (0: it starts
+        now).
 
         Raises:
             KeyError: for a source that is not configured.
@@ -98,10 +97,10 @@ class SafetyFilter:
         return self.decide(request, judgement, now)
 
     def request(self, source: str, now: Instant) -> JudgeRequest | Decision:
-        """The first third of `offer`: whether a command may be judged at all, and against what.
+        """First step of `offer`: whether a command may be judged, and against what.
 
-        Judging (`command_judge.judged`) takes longest and needs nothing of the filter but this; so
-        it can go on beside the ticks.
+        The second step, `command_judge.judge_command`, takes longest and needs only this request,
+        so it can run beside the ticks.
         """
         holder = self._sources.preempted_by(source, now.steady_s)
         if holder:
@@ -118,13 +117,13 @@ class SafetyFilter:
                 finding=refusal or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
         if self.handover.in_flight:
-            # The source speaks; the next of its commands will find the way free.
+            # The source stays active; its next command may be forwarded.
             self._sources.heard(source, now.steady_s)
             self.counts.waited += 1
             return Decision(
                 forward=None,
                 finding=Finding(
-                    verdict=Verdict.OK, reason=f"{source}: the last command is still on its way"
+                    verdict=Verdict.OK, reason=f"{source}: the last command is still in flight"
                 ),
             )
         return JudgeRequest(
@@ -140,7 +139,7 @@ class SafetyFilter:
         judgement: tuple[CheckedTrajectory, Violation | None] | Violation,
         now: Instant,
     ) -> Decision:
-        """The last third of `offer`: take over the judgement, unless something happened since."""
+        """Last step of `offer`: apply the judgement, unless it is obsolete by now."""
         source = request.source
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
@@ -155,7 +154,10 @@ class SafetyFilter:
             return Decision(
                 forward=None,
                 finding=refusal
-                or Finding(verdict=Verdict.OK, reason=f"{source}: overtaken by events"),
+                or Finding(
+                    verdict=Verdict.OK,
+                    reason=f"{source}: obsolete when it was judged",
+                ),
             )
         trajectory, limited = judgement
         self._sources.heard(source, now.steady_s)
@@ -204,7 +206,7 @@ class SafetyFilter:
             self._sources.forget_all()
 
     def reset(self, now: Instant) -> ResetAnswer:
-        """Open the latch where the cause is gone, the robot rests and the cooldown is over."""
+        """Release the latch if the cause is gone, the robot rests and the cooldown is over."""
         cause = self.joints.missing(now.steady_s) or self.joints.out_of_limits()
         if not cause and now.motion_s < self.handover.end_s:
             cause = "the robot is still braking"
@@ -224,7 +226,7 @@ class SafetyFilter:
             self._wait_for_command("no command since enabling")
 
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
-        """The controller's clock moved by itself: what was forwarded is placed on the old time."""
+        """The controller's clock jumped: the forwarded times belong to the old time."""
         self.joints.forget_stamps()
         self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
         self._brake_wanted = True
@@ -262,7 +264,7 @@ class SafetyFilter:
         return findings
 
     def _last_finding(self, now: Instant) -> Finding:
-        """The last answer; what was rejected long ago is no longer why the robot rests."""
+        """The last answer; a rejection older than `command_age_s` is reported as silence."""
         if self._rejected is None:
             return self._last_answer
         source, rejected_s = self._rejected
@@ -272,14 +274,14 @@ class SafetyFilter:
         return Finding(
             verdict=Verdict.HOLD,
             reason=f"{source}: no command for {silent_s:.1f} s, limit "
-            f"{self.config.command_age_s:g} s; the last word: {self._last_answer.reason}",
+            f"{self.config.command_age_s:g} s; last: {self._last_answer.reason}",
         )
 
     def _look(self, blind: bool, now: Instant) -> None:
-        """Joint states lost: to rest. Seen again: the robot may be anywhere by now."""
+        """Brake when joint states are lost; when they return, the robot may be anywhere."""
         if blind and not self._blind:
-            # A controller from which nothing comes may well be late in taking things: a rest that
-            # is near by itself is better left alone.
+            # A controller that sends nothing may also take messages late: if the trajectory soon
+            # ends at rest, leave it alone.
             self._brake_wanted = self.handover.end_s - now.motion_s > _NEAR_REST_S
             self._sources.forget_all()
         if self._blind and not blind:
@@ -299,7 +301,7 @@ class SafetyFilter:
             self._off_track_since_s = None
             return
         if self._idle(now):
-            # Nothing of ours moves it: somebody else did, and may.
+            # We do not move the robot: somebody else does, and may.
             self._rest_where_measured_if_apart(now)
             return
         if self._off_track_since_s is None:
@@ -313,7 +315,7 @@ class SafetyFilter:
         return resting and (age_s is None or age_s > self.config.command_age_s)
 
     def _rest_where_measured_if_apart(self, now: Instant) -> None:
-        """Take the measured state for the commanded one, only where they do not belong together."""
+        """Take the measured state as commanded, if the two are further apart than the tolerance."""
         if not self.joints.complete:
             return
         state = self.commanded(now)
@@ -322,7 +324,7 @@ class SafetyFilter:
         self._off_track_since_s = None
 
     def _refusal(self, now: Instant) -> Finding | None:
-        """Why no command at all is taken now."""
+        """Why no command is accepted now; None where commands are accepted."""
         if self._latch.finding is not None:
             return self._latch.finding
         if not self._enabled:

@@ -1,9 +1,8 @@
-"""The safety filter as the threads of safety_node share it: one lock, one order of decisions.
+"""The safety filter behind a lock, for the threads of safety_node.
 
-The loop's thread calls `tick`; ROS callbacks and the sender call everything else. Whoever decides
-hands on what is to be sent while holding the lock, so that it leaves in the order of the decisions.
-Judging a command, which takes longest, holds no lock, nor does what can be worked out before it is
-there.
+The loop's thread calls `tick`; ROS callbacks and the sender call everything else. A decision is
+handed to the sender while the lock is held, so that messages leave in the order of the decisions.
+Judging a command and looking ahead take longest and hold no lock.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from physis_ros.safety.types import Decision, Finding, Forward, Instant, ResetAn
 
 
 class GuardedFilter:
-    """`now` reads both clocks. `forward` takes what goes to the robot, `position` where it is
-    commanded to be at each tick, `changed` the finding of a tick whose verdict is another one than
-    before; none of them may wait."""
+    """`now` reads both clocks. `forward` takes what goes to the robot, `position` the commanded
+    position of each tick, `changed` the finding of a tick whose verdict changed. None of these may
+    block."""
 
     def __init__(
         self,
-        judge: SafetyFilter,
+        safety: SafetyFilter,
         *,
         now: Callable[[], Instant],
         forward: Callable[[Forward], None],
         position: Callable[[Floats], None],
         changed: Callable[[Finding], None],
     ) -> None:
-        self._filter = judge
+        self._filter = safety
         self._now = now
         self._forward = forward
         self._position = position
@@ -41,7 +40,7 @@ class GuardedFilter:
 
     @property
     def filter(self) -> SafetyFilter:
-        """To read counters and configuration from, which needs no lock."""
+        """For reading counters and configuration, which needs no lock."""
         return self._filter
 
     @property
@@ -65,7 +64,7 @@ class GuardedFilter:
     def command(
         self, command: CommandedTrajectory, source: str, asked: Instant, *, started_s: float
     ) -> Decision:
-        """Judge what came from `source` at `asked`; see SafetyFilter.offer."""
+        """Judge a command that came from `source` at `asked`; see SafetyFilter.offer."""
         with self._lock:
             request = self._filter.request(source, asked)
         if isinstance(request, Decision):
@@ -97,13 +96,13 @@ class GuardedFilter:
             )
 
     def acknowledged(self) -> None:
-        """Everything forwarded so far has reached the controller's side."""
+        """Everything forwarded so far was acknowledged by the controller's side."""
         with self._lock:
             self._filter.handover.acknowledged(self._now().motion_s)
 
     def look_ahead(self) -> None:
-        """Work out now what judging the next command will need. For whoever has time; a command
-        that comes sooner is judged all the same."""
+        """Compute in advance what judging the next command needs. Optional: a command that comes
+        sooner is judged all the same, only more slowly."""
         with self._lock:
             handover = self._filter.handover
             estimate, changes = handover.estimate(), handover.changes
@@ -136,7 +135,7 @@ class GuardedFilter:
         self.tick()
 
     def clock_jumped(self, delta_s: float, *, motion_jumped: bool) -> None:
-        """`motion_jumped`: the controller's clock did, not that of the stamps alone."""
+        """`motion_jumped`: the controller's clock jumped too, not only the clock of the stamps."""
         with self._lock:
             if motion_jumped:
                 self._filter.clock_jumped(self._now(), delta_s=delta_s)
@@ -144,7 +143,7 @@ class GuardedFilter:
                 self._filter.joints.forget_stamps()
 
     def commanded(self) -> tuple[Floats, Floats] | None:
-        """Where the robot is commanded to be: position and velocity, [joints] each."""
+        """Commanded position and velocity, [joints] each; None until joints were seen."""
         with self._lock:
             return self._filter.commanded(self._now())
 

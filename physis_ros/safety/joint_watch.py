@@ -1,7 +1,7 @@
-"""The joint states that safety relies on: how fresh they are, and whether they obey.
+"""The joint states that safety relies on: how fresh they are, and whether joints follow commands.
 
-Messages may come permuted, with extra joints, from several publishers, and without velocities; each
-joint has its own age. A value that is not finite counts as not received.
+Messages may be permuted, carry extra joints, come from several publishers and lack velocities; each
+joint has its own age. A position that is not finite counts as not received.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats
 
-# Measured values overshoot a commanded limit a little without anything being wrong.
+# Measured values overshoot a commanded limit slightly in normal operation.
 _POSITION_MARGIN = 0.05
 _SPEED_MARGIN = 1.5
 
@@ -41,9 +41,8 @@ class JointWatch:
         *,
         stamp_ns: int = 0,
     ) -> None:
-        """Take over what a message says of our joints. A stamp that does not advance is a frozen
-        or a
-        late message and makes nothing fresh; 0 is no stamp."""
+        """Record what a message says of our joints. A stamp that does not advance marks a frozen or
+        late message, which refreshes nothing; 0 is no stamp."""
         if len(positions) != len(names):
             self._bad = f"joint_states: {len(positions)} positions for {len(names)} names"
             return
@@ -68,11 +67,11 @@ class JointWatch:
             self._stamp_ns[index] = stamp_ns
 
     def forget_stamps(self) -> None:
-        """The clock jumped: stamps may begin anew."""
+        """The clock jumped: accept any next stamp."""
         self._stamp_ns = [0] * len(self._stamp_ns)
 
     def missing(self, now_s: float) -> str:
-        """Empty where every joint is fresh, else one line that names the stalest."""
+        """One line that names the stalest joint; empty where every joint is fresh."""
         oldest = min(range(len(self._seen_s)), key=self._seen_s.__getitem__)
         silent_s = now_s - self._seen_s[oldest]
         if silent_s <= self._timeout_s:
@@ -97,7 +96,7 @@ class JointWatch:
         return self._position.copy()
 
     def out_of_limits(self) -> str:
-        """One line for a joint that is where, or as fast as, it must not be; empty if none."""
+        """One line for a joint outside its position or velocity limit; empty if none is."""
         for index, name in enumerate(self._limits.names):
             position, speed = float(self._position[index]), abs(float(self._velocity[index]))
             lower, upper = self._limits.lower[index], self._limits.upper[index]
@@ -112,7 +111,7 @@ class JointWatch:
         return ""
 
     def away_from(self, commanded: Floats, tolerance: float) -> str:
-        """One line for the joint furthest from the commanded state, if beyond the tolerance."""
+        """One line for the joint furthest from `commanded`, if beyond `tolerance`; else empty."""
         apart = np.abs(self._position - commanded)
         for index, wraps in enumerate(self._limits.wraps):
             if wraps:

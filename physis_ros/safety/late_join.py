@@ -1,13 +1,13 @@
-"""Joins a command to the motion under way so that its message may come late.
+"""Joins a command to the current motion such that its message may arrive late.
 
-Whenever a trajectory controller takes a message, it goes from where it commands the joints to the
-message's first point by one cubic, and plays by time from there on. So a message is harmless if
-every one of those cubics is within the limits: for each moment at which it may arrive, and for each
-motion that the controller may be playing by then. That is what decides here how soon the first
-point may lie and how much of the change may be asked for.
+When a trajectory controller takes a message, it moves by one cubic from the state it commands at
+that moment to the message's first point, and follows the points by time after that. So a message
+is safe if each of those cubics is within the limits: for every moment at which it may arrive, and
+for every motion that the controller may be playing then. This decides how soon the first point may
+be due, and how much of the requested change may be forwarded.
 
-The cubic's accelerations are linear in the states at its ends. So the largest share of a change
-that fits follows directly, without trying.
+The accelerations of a cubic are linear in the states at its ends, so the largest share of a change
+that fits follows directly, without search.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from physis_ros.robot.joint_motion import (
 )
 from physis_ros.safety.possible_motions import Arrivals
 
-# First points that are tried, so long after the latest arrival: the earliest that fits is nearest
-# to what was commanded.
+# Times tried between the latest arrival and the first point: the earliest that fits deviates least
+# from the command.
 WAYS_S = (0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.6, 0.9)
 _REST_WAYS_S = np.concatenate([np.arange(0.02, 0.4, 0.01), np.arange(0.4, 3.0, 0.05)])
 # Rounding is not a violation.
@@ -41,8 +41,8 @@ _LEAST_SHARE = 0.02
 class Join:
     """The controller's first point: due at `first_s`, position and velocity [joints].
 
-    `share` of the change from the nominal motion to the command fits; 1: the command itself.
-    `tightest` names the joint that allowed no more, where it is less.
+    `share`: the part of the change from the nominal motion to the command that fits; 1 is the whole
+    command. Below 1, `tightest` names the joint that limits it.
     """
 
     first_s: float
@@ -59,8 +59,8 @@ def join(
     limits: RobotLimits,
     firsts_s: Floats,
 ) -> Join | None:
-    """The earliest of `firsts_s` at which the whole command can be joined; else the largest share
-    of it at any; None where nothing fits."""
+    """Join at the earliest of `firsts_s` where the whole command fits; else where the largest share
+    fits. None where nothing fits."""
     for first_s in firsts_s.tolist():
         position, velocity = command.state(first_s)
         if _fits(arrivals, first_s, position, velocity, limits):
@@ -74,9 +74,9 @@ def join(
 
 
 def rest(arrivals: Arrivals, limits: RobotLimits, latest_s: float) -> Join | None:
-    """The soonest rest that every arrival can reach within the limits, before `latest_s`.
+    """The earliest rest before `latest_s` that every arrival can reach within the limits.
 
-    One point alone: a message that comes after it is refused by the controller as past.
+    A single point: a message that arrives after it is due is refused by the controller.
     """
     most = np.array(limits.acceleration)
     last_arrival_s = float(arrivals.at_s.max())
@@ -96,10 +96,10 @@ def rest(arrivals: Arrivals, limits: RobotLimits, latest_s: float) -> Join | Non
 def _rest_position(
     arrivals: Arrivals, limits: RobotLimits, rest_s: float, most: Floats
 ) -> Floats | None:
-    """A place where each joint may be told to rest at `rest_s`, whatever it is doing on arrival."""
+    """Where each joint can come to rest at `rest_s`, from every state it may have on arrival."""
     way = (rest_s - arrivals.at_s)[:, None]
     room = most * way**2 / 6.0
-    # A cubic to rest: its acceleration is within the limit at the beginning, and at the end.
+    # A cubic to rest keeps the acceleration limit if it does at its begin and at its end.
     begin = arrivals.positions + (2.0 / 3.0) * arrivals.velocities * way
     end = arrivals.positions + (1.0 / 3.0) * arrivals.velocities * way
     lowest = (np.maximum(begin, end) - room).max(axis=0)
@@ -114,7 +114,7 @@ def _rest_position(
 def _fits(
     arrivals: Arrivals, first_s: float, position: Floats, velocity: Floats, limits: RobotLimits
 ) -> bool:
-    """Whether every way to this point is within the limits."""
+    """Whether the cubic from every arrival to this point is within the limits."""
     way = (first_s - arrivals.at_s)[:, None]
     most = np.array(limits.acceleration) * (1.0 + _TOLERANCE)
     ends = end_accelerations(arrivals.positions, arrivals.velocities, position, velocity, way)
@@ -176,15 +176,15 @@ def _stays_within(
     velocity: Floats,
     limits: RobotLimits,
 ) -> bool:
-    """Speed and position on every way to the first point."""
-    # A robot that stands beyond a limit may come back, and go no further.
+    """Whether speed and position stay within the limits on every cubic to the first point."""
+    # A joint that is beyond a limit may move back, but not further out.
     lower = np.minimum(np.array(limits.lower), arrivals.positions) - _POSITION_TOLERANCE
     upper = np.maximum(np.array(limits.upper), arrivals.positions) + _POSITION_TOLERANCE
     fastest = np.maximum(
         np.array(limits.velocity) * (1.0 + _TOLERANCE), np.abs(arrivals.velocities)
     )
     way = (first_s - arrivals.at_s)[:, None]
-    # What keeps within the bounds need not be looked at more closely.
+    # The cheap bounds come first; exact peaks only where the bounds exceed a limit.
     return any(
         bool(
             (peaks.speed <= fastest).all()

@@ -1,7 +1,7 @@
-"""What safety_node sends, on a thread of its own: the loop must never wait for the middleware.
+"""Sends what safety_node decides, on its own thread: the loop must never wait for the middleware.
 
-Whoever decides puts what was decided into the outbox, in the order of the decisions. This thread
-makes messages of it, and asks whether the controller's side has acknowledged what it was sent.
+Decisions enter the outbox in their order. This thread turns them into messages and polls whether
+the controller's side has acknowledged them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from physis_ros.robot.joint_motion import Floats
 from physis_ros.robot.trajectory_messages import TrajectoryWriter
 from physis_ros.safety.types import Forward
 
-# How often an acknowledgement is asked for while one is waited for.
-_ASK_S = 0.002
-_AT_ONCE = Duration(nanoseconds=0)
-_WAYS = 1000
-# Of the time within which a forwarded trajectory may be taken, what may have gone by when it is
-# sent; the rest is for its way. One that is held back counts as lost, which is reckoned with.
-_OWN_SHARE = 0.5
+# Poll period while an acknowledgement is outstanding.
+_POLL_S = 0.002
+_NO_WAIT = Duration(nanoseconds=0)
+_SAMPLES = 1000
+# A trajectory older than this share of `late_s` is not sent: the rest of `late_s` is for transport.
+# One that is held back counts as lost, which the filter allows for.
+_SEND_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSnapshot:
-    """What safety_status says besides the time; see SafetyStatus."""
+    """The content of a SafetyStatus message, without its stamp."""
 
     fields: dict[str, Any]
     jitter_ms: Percentiles | None
@@ -52,8 +52,8 @@ class StatusSnapshot:
 
 
 class SafetyOutput:
-    """`acknowledged` is called when everything forwarded so far has been; `failed` when this thread
-    cannot go on. Both are called on this thread."""
+    """`acknowledged` is called when everything forwarded so far is acknowledged, `failed` when the
+    thread ends by an error. Both are called on the sender's thread."""
 
     def __init__(
         self,
@@ -81,18 +81,18 @@ class SafetyOutput:
         self._commanded = node.publisher(SAFETY_COMMANDED_STATE)
         self._heartbeat = node.publisher(SAFETY_HEARTBEAT)
         self._outbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waits = False
+        self._awaits_acknowledgement = False
         self._sent_s = 0.0
-        self._way_ms = SlidingWindow(_WAYS)
+        self._acknowledgement_ms = SlidingWindow(_SAMPLES)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to send; may begin again after `stop`."""
+        """Start the thread; may be called again after `stop`."""
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when everything in the outbox has been sent."""
+        """Return when everything in the outbox has been sent."""
         if self._thread is None:
             return
         self._outbox.put(None)
@@ -105,12 +105,12 @@ class SafetyOutput:
 
     @property
     def has_subscriber(self) -> bool:
-        """Whether anybody subscribes to what is forwarded."""
+        """Whether the controller's topic has a subscriber."""
         return bool(self._robot.get_subscription_count() > 0)
 
     def acknowledgement_ms(self) -> Percentiles:
         """From sending a trajectory to its acknowledgement."""
-        return self._way_ms.percentiles()
+        return self._acknowledgement_ms.percentiles()
 
     def forward(self, forward: Forward) -> None:
         if not self._positions:
@@ -139,18 +139,18 @@ class SafetyOutput:
         self._outbox.put(lambda: self._heartbeat.publish(Header(stamp=stamp)))
 
     def status(self, status: Callable[[], StatusSnapshot | None]) -> None:
-        """What `status` says when it is its turn; None: nothing any more."""
+        """Publish what `status` returns when the sender comes to it; None: nothing."""
         self._outbox.put(lambda: self._send_status(status()))
 
     def do(self, act: Callable[[], None]) -> None:
-        """Anything else that the loop's thread must not wait for."""
+        """Run anything else that the loop's thread must not wait for."""
         self._outbox.put(act)
 
     def _send_trajectory(self, forward: Forward) -> None:
-        """Not if it was judged long ago: a process that was stopped in between would send what was
-        right before."""
+        """Send, unless it was judged too long ago: after a pause of this process it may be
+        wrong."""
         now_s = self._node.now_ns() * 1e-9 if self._simulated else self._node.steady_s()
-        if now_s - forward.at_s > _OWN_SHARE * self._late_s:
+        if now_s - forward.at_s > _SEND_SHARE * self._late_s:
             self._node.get_logger().warning(
                 f"a trajectory was not sent: judged {now_s - forward.at_s:.3f} s ago"
             )
@@ -166,7 +166,7 @@ class SafetyOutput:
                 start_ns=start_ns,
             )
         )
-        self._waits, self._sent_s = True, self._node.steady_s()
+        self._awaits_acknowledgement, self._sent_s = True, self._node.steady_s()
 
     def _ros_ns(self, motion_s: float) -> int:
         """The instant at which it was judged, as a stamp."""
@@ -189,20 +189,22 @@ class SafetyOutput:
         try:
             while True:
                 try:
-                    send = self._outbox.get(timeout=_ASK_S if self._waits else None)
+                    send = self._outbox.get(
+                        timeout=_POLL_S if self._awaits_acknowledgement else None
+                    )
                 except queue.Empty:
-                    self._ask()
+                    self._poll_acknowledgement()
                     continue
                 if send is None:
                     return
                 send()
-                if self._waits:
-                    self._ask()
-        except Exception as error:  # noqa: BLE001  handed on: unsent decisions are not safe
+                if self._awaits_acknowledgement:
+                    self._poll_acknowledgement()
+        except Exception as error:  # noqa: BLE001  handed to the node, which ends
             self._failed(error)
 
-    def _ask(self) -> None:
-        if self._robot.wait_for_all_acked(_AT_ONCE):
-            self._waits = False
-            self._way_ms.add((self._node.steady_s() - self._sent_s) * 1e3)
+    def _poll_acknowledgement(self) -> None:
+        if self._robot.wait_for_all_acked(_NO_WAIT):
+            self._awaits_acknowledgement = False
+            self._acknowledgement_ms.add((self._node.steady_s() - self._sent_s) * 1e3)
             self._acknowledged()

@@ -34,24 +34,24 @@ class SafetyParameters(RobotParameters):
     )
     late_s: float = param(
         0.2,
-        description="A forwarded trajectory may be taken so late without passing a limit; not "
-        "acknowledged by then, it counts as lost. Its first point lies a little further ahead, so "
-        "a command must reach further than this",
+        description="The controller may take a forwarded trajectory up to this late and stay "
+        "within the limits; not acknowledged by then, it counts as lost. Its first point is due "
+        "slightly later, so a command must reach further than this",
         unit="s",
         minimum=0.02,
         maximum=0.5,
     )
     joint_state_timeout_s: float = param(
         0.1,
-        description="Older joint states make it brake and hold",
+        description="Brake and hold when joint states are older than this",
         unit="s",
         minimum=0.005,
         maximum=10.0,
     )
     command_age_s: float = param(
         0.5,
-        description="Without a command for so long the verdict is HOLD; also the largest "
-        "distance of a command's stamp from now",
+        description="HOLD after this time without a command; also the largest accepted difference "
+        "between a command's stamp and now",
         unit="s",
         minimum=0.01,
         maximum=60.0,
@@ -61,27 +61,27 @@ class SafetyParameters(RobotParameters):
     )
     slow_most: float = param(
         1.2,
-        description="A command that is too fast is stretched by at most this factor",
+        description="A command that is too fast is slowed down by at most this factor",
         minimum=1.0,
         maximum=10.0,
     )
     tracking_tolerance: float = param(
         0.35,
-        description="Measured joint further from the commanded state means STOP",
+        description="STOP when a measured joint is further than this from the commanded state",
         unit="rad",
         minimum=0.001,
         maximum=10.0,
     )
     tracking_time_s: float = param(
         0.25,
-        description="tracking_tolerance must be passed for so long",
+        description="tracking_tolerance must be exceeded for this long",
         unit="s",
         minimum=0.0,
         maximum=10.0,
     )
     reset_cooldown_s: float = param(
         1.0,
-        description="A reset is refused so long after the last cause of a STOP",
+        description="A reset is refused for this long after the last cause of a STOP",
         unit="s",
         minimum=0.0,
         maximum=600.0,
@@ -89,24 +89,24 @@ class SafetyParameters(RobotParameters):
     enabled_at_start: bool = param(True, description="False: commands pass only after ~/enable")
     model_timeout_s: float = param(
         0.5,
-        description="The model no longer holds the robot after so long a silence",
+        description="The model is inactive after this long without a command",
         unit="s",
         minimum=0.01,
         maximum=60.0,
     )
     teleop_timeout_s: float = param(
         0.5,
-        description="A teleoperator no longer holds the robot after so long a silence",
+        description="A teleoperator is inactive after this long without a command",
         unit="s",
         minimum=0.01,
         maximum=60.0,
     )
     realtime_priority: int = param(
-        50, description="SCHED_FIFO priority that is asked for; 0: none", minimum=0, maximum=98
+        50, description="Requested SCHED_FIFO priority; 0: none", minimum=0, maximum=98
     )
     status_hz: float = param(
         20.0,
-        description="Rate of safety_status and safety/heartbeat; a change is published at once",
+        description="Rate of safety_status and safety/heartbeat; changes are published at once",
         unit="Hz",
         minimum=0.1,
         maximum=200.0,
@@ -127,8 +127,7 @@ class SafetyParameters(RobotParameters):
 
     def filter(self) -> SafetyConfig:
         return SafetyConfig(
-            # A point for a forward position controller is in force at once; nothing acknowledges
-            # it.
+            # A forward position controller applies a point at once and acknowledges nothing.
             late_s=self.late_s if self.output == "trajectory" else 0.0,
             acknowledged=self.output == "trajectory",
             joint_state_timeout_s=self.joint_state_timeout_s,

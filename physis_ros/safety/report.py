@@ -1,4 +1,4 @@
-"""What safety_node says of itself: safety_status and /diagnostics."""
+"""The reports of safety_node: safety_status and /diagnostics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.types import Finding, Verdict
 
 _LEVELS = {Verdict.OK: OK, Verdict.LIMIT: WARN, Verdict.HOLD: WARN, Verdict.STOP: ERROR}
-# Percentiles over a long window take a while; a reader of the status does not need them oftener.
+# Percentiles over a long window are expensive; the status needs fresh ones only this often.
 _JITTER_EVERY_S = 1.0
 
 
 class SafetyReport:
-    """`realtime` and `memory` are empty where granted, else why not."""
+    """`realtime` and `memory`: why each was refused; empty where granted."""
 
     def __init__(self) -> None:
         self.realtime = ""
@@ -28,19 +28,19 @@ class SafetyReport:
 
     def status(
         self,
-        judge: SafetyFilter,
+        safety: SafetyFilter,
         finding: Finding,
         command_age_ms: float,
         loop: FixedRateThread | None,
     ) -> StatusSnapshot:
-        counts = judge.counts
+        counts = safety.counts
         return StatusSnapshot(
             fields={
                 "verdict": int(finding.verdict),
                 "reason": finding.reason,
-                "latched": judge.latched,
-                "enabled": judge.enabled,
-                "source": judge.source,
+                "latched": safety.latched,
+                "enabled": safety.enabled,
+                "source": safety.source,
                 "accepted": counts.accepted,
                 "limited": counts.limited,
                 "rejected": counts.rejected,
@@ -54,12 +54,13 @@ class SafetyReport:
 
     def diagnoses(
         self,
-        judge: SafetyFilter,
+        safety: SafetyFilter,
         finding: Finding,
         loop: FixedRateThread,
         output: SafetyOutput,
     ) -> Sequence[Diagnosis]:
-        jitter, counts, way = self._jitter_of(loop), judge.counts, output.acknowledgement_ms()
+        jitter, counts = self._jitter_of(loop), safety.counts
+        acked_ms = output.acknowledgement_ms()
         granted = not self.realtime and not self.memory
         return (
             Diagnosis(
@@ -68,9 +69,9 @@ class SafetyReport:
                 message=f"{finding.verdict.name}: {finding.reason}".rstrip(": "),
                 values={
                     "certified": "no: keep a hardware emergency stop",
-                    "latched": judge.latched,
-                    "enabled": judge.enabled,
-                    "source": judge.source,
+                    "latched": safety.latched,
+                    "enabled": safety.enabled,
+                    "source": safety.source,
                     "accepted": counts.accepted,
                     "limited": counts.limited,
                     "rejected": counts.rejected,
@@ -81,13 +82,13 @@ class SafetyReport:
             ),
             Diagnosis(
                 part="handover",
-                level=WARN if judge.handover.unreachable() else OK,
-                message=judge.handover.unreachable(),
+                level=WARN if safety.handover.unreachable() else OK,
+                message=safety.handover.unreachable(),
                 values={
-                    "acknowledged after [ms]": f"p50 {way.p50:.1f}, p99 {way.p99:.1f}, "
-                    f"max {way.max:.1f}, n {way.n}",
-                    "harmless up to [ms]": f"{1e3 * judge.config.late_s:.0f}",
-                    "not acknowledged in time": judge.handover.lost,
+                    "acknowledged after [ms]": f"p50 {acked_ms.p50:.1f}, p99 {acked_ms.p99:.1f}, "
+                    f"max {acked_ms.max:.1f}, n {acked_ms.n}",
+                    "safe up to [ms]": f"{1e3 * safety.config.late_s:.0f}",
+                    "not acknowledged in time": safety.handover.lost,
                 },
             ),
             Diagnosis(

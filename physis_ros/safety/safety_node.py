@@ -1,4 +1,4 @@
-"""safety_node: judges every trajectory for the robot, and brakes when anything is missing.
+"""safety_node: checks every trajectory before the robot gets it, and brakes when input is missing.
 
 In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`.
 Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
@@ -6,17 +6,16 @@ Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_control
 Services: `~/estop`, `~/reset`, `~/enable`.
 
 THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
-late. Keep a hardware emergency stop within reach, and the robot's own limits configured.
+late. Keep a hardware emergency stop within reach, and configure the robot's own limits.
 
-Needs nothing but `joint_states` and itself. A forwarded trajectory ends in a braking tail, so that
-a trajectory controller brings the robot to rest even when this process is gone. A forward position
-controller cannot do that: without this process it holds its last point at once.
+The node needs only `joint_states`. A forwarded trajectory ends in a braking tail, so a trajectory
+controller brings the robot to rest even when this process is gone. A forward position controller
+cannot: without this process it holds its last point at once.
 
-Threads: the loop and the sender (safety_output) have threads of their own, and so has what can be
-worked out before the next command is there; ROS callbacks run on the executor's. All of them share
-one filter (physis_ros.safety.guarded_filter). The loop's thread never speaks
-with the middleware: what it has to send or to log it leaves to the sender. All threads have
-real-time priority where it was granted.
+Threads: the loop, the sender (physis_ros.safety.output) and the look-ahead each have a thread; ROS
+callbacks run on the executor's. All share one filter (physis_ros.safety.guarded_filter). The loop's
+thread never calls the middleware: it leaves messages and log lines to the sender. A thread that
+fails ends the process with exit code 1. All threads have real-time priority where it was granted.
 """
 
 from __future__ import annotations
@@ -123,15 +122,15 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             window=p.jitter_window,
         )
         self._ahead = OnDemandThread(
-            "ahead", guard.look_ahead, lambda error: self._fail("ahead", error)
+            "look-ahead", guard.look_ahead, lambda error: self._fail("look-ahead", error)
         )
         self._timers_made = [
             self.steady_timer(1.0 / p.status_hz, self._publish_heartbeat),
             self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
         ]
-        # The loop must not wait longer than this for a callback that computes.
+        # Bounds how long the loop waits for a callback that holds the interpreter.
         sys.setswitchinterval(_SWITCH_S)
-        # What start-up made stays; a collector that walks through it would cost a tick.
+        # Objects from start-up stay; the garbage collector must not scan them during a tick.
         gc.collect()
         gc.freeze()
         output.start()
@@ -141,8 +140,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         done = super().on_activate(state)
         if done == TransitionCallbackReturn.SUCCESS:
-            # Publishers speak from here on; whoever waits for this node learns at once that it is
-            # there.
+            # Publishers work from here on: tell those who wait for this node at once.
             self._publish_heartbeat()
         return done
 
@@ -157,7 +155,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self._guard.enable(False)
             self._guard.enable(self.params.enabled_at_start)
             self._output.stop()
-        # The sender asked it.
+        # After the sender, which makes requests to it.
         if self._ahead is not None:
             self._ahead.stop()
             self._ahead = None
@@ -174,12 +172,12 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._guard = None
 
     def on_clock_jump(self, delta_s: float) -> None:
-        # Without simulated time the controller's progress is counted on the steady clock.
+        # Only with simulated time does the controller's progress depend on the ROS clock.
         if self._guard is not None:
             self._guard.clock_jumped(delta_s, motion_jumped=self._simulated)
 
     def _fail(self, part: str, error: Exception) -> None:
-        """An error there ends the process: nothing is safe without it."""
+        """End the process: without this thread the node is not safe."""
         self.request_exit(EXIT_FAULT, f"safety {part}: {type(error).__name__}: {error}")
 
     # Input -------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._guard is None:
             return _not_configured(response)
         self._guard.estop()
-        response.success, response.message = True, "STOP is latched; ~/reset opens it"
+        response.success, response.message = True, "STOP is latched; ~/reset releases it"
         return response
 
     def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
@@ -235,10 +233,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         motion_s = ros_ns * 1e-9 if self._simulated else steady_s
         return Instant(steady_s=steady_s, motion_s=motion_s)
 
-    # Telling -----------------------------------------------------------------------------------
+    # Output -----------------------------------------------------------------------------------
 
     def _on_change(self, finding: Finding) -> None:
-        """On the loop's thread: the sender logs and publishes."""
+        """Called on the loop's thread: the sender logs and publishes."""
         if self._output is not None:
             self._output.do(lambda: self._log_change(finding))
             self._output.status(self._status)

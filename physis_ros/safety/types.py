@@ -13,7 +13,7 @@ from physis_ros.safety.controller_estimate import ControllerEstimate
 
 
 class Verdict(IntEnum):
-    """The values are those of the SafetyStatus message."""
+    """The most severe verdict wins; STOP is latched until reset. Values as in SafetyStatus."""
 
     OK = 0
     LIMIT = 1
@@ -23,7 +23,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check's opinion at one tick, with one line that says why."""
+    """The result of one check at one tick, with a reason in one line."""
 
     verdict: Verdict
     reason: str
@@ -33,7 +33,7 @@ FINE = Finding(verdict=Verdict.OK, reason="")
 
 
 def most_severe(findings: Iterable[Finding]) -> Finding:
-    """The first among the most severe; FINE where there is none."""
+    """The first of the most severe findings; FINE where there is none."""
     return max(findings, key=lambda finding: finding.verdict, default=FINE)
 
 
@@ -44,9 +44,8 @@ class ResetAnswer:
 
 
 class StopLatch:
-    """Holds the first STOP. It never opens by itself; `reset` opens it when the cause is gone and
-    the
-    cooldown since the last cause is over. Times are seconds of a steady clock."""
+    """Latches the first STOP. Only `reset` releases it, when the cause is gone and the cooldown
+    since the last cause is over. Times are seconds of a steady clock."""
 
     def __init__(self, cooldown_s: float) -> None:
         self._cooldown_s = cooldown_s
@@ -58,7 +57,7 @@ class StopLatch:
         return self._finding
 
     def trip(self, reason: str, now_s: float) -> bool:
-        """True where this was the first cause."""
+        """True if this was the first cause."""
         first = self._finding is None
         if first:
             self._finding = Finding(verdict=Verdict.STOP, reason=reason)
@@ -69,7 +68,7 @@ class StopLatch:
         if self._finding is None:
             return ResetAnswer(done=True, reason="nothing to reset")
         if present_cause:
-            return ResetAnswer(done=False, reason=f"the cause is still there: {present_cause}")
+            return ResetAnswer(done=False, reason=f"the cause persists: {present_cause}")
         waited_s = now_s - self._last_cause_s
         if waited_s < self._cooldown_s:
             return ResetAnswer(
@@ -84,9 +83,8 @@ class StopLatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant:
-    """Now, on the two clocks that matter: `steady_s` for every watchdog, `motion_s` for the
-    controller's
-    progress along a trajectory (ROS time where it is simulated, the steady clock elsewhere)."""
+    """One moment on two clocks: `steady_s` for every watchdog, `motion_s` for the controller's
+    progress along a trajectory (ROS time where it is simulated, else the steady clock)."""
 
     steady_s: float
     motion_s: float
@@ -101,10 +99,10 @@ def _default_sources() -> Mapping[str, Source]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyConfig:
-    """`late_s`: a forwarded trajectory may be taken by the controller so long after it was judged
-    without passing a limit; one that is not acknowledged by then counts as lost. `acknowledged`:
-    False where forwarding needs no acknowledgement. `slow_most`: a command that is too fast is
-    stretched by at most this factor."""
+    """`late_s`: the controller may take a forwarded trajectory up to this long after it was judged
+    and stay within the limits; not acknowledged by then, it counts as lost. `acknowledged`: False
+    where forwarding needs no acknowledgement. `slow_most`: the largest factor by which a command
+    that is too fast is slowed down."""
 
     late_s: float = 0.2
     acknowledged: bool = True
@@ -136,8 +134,8 @@ class SafetyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forward:
-    """What goes to the robot: times [N] from `at_s` of the controller's clock, positions and
-    velocities [N, joints]; ends at rest."""
+    """A trajectory for the robot: times [N] counted from `at_s` of the controller's clock,
+    positions and velocities [N, joints]; ends at rest."""
 
     at_s: float
     times_s: Floats
@@ -147,8 +145,8 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Answer to a command. `forward` is None where it was refused; `reason` says why, or what was
-    done."""
+    """The answer to a command. `forward` is None where it was refused; `finding` says why, or what
+    limited it."""
 
     forward: Forward | None
     finding: Finding
@@ -156,8 +154,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JudgeRequest:
-    """A command may be judged: against `estimate`, at the instant `asked`. `changes` tells
-    whether that still holds when the judgement is there."""
+    """Permission to judge a command against `estimate` at the instant `asked`. The judgement is
+    obsolete if the filter's `changes` differs from this one by then."""
 
     source: str
     asked: Instant
@@ -167,7 +165,7 @@ class JudgeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult:
-    """The verdict of one tick, and a braking motion where this tick has to begin one."""
+    """The finding of one tick, and a braking motion if this tick starts one."""
 
     finding: Finding
     forward: Forward | None

@@ -33,7 +33,7 @@ def test_a_rejection_is_the_reason_until_the_source_has_been_silent():
         assert tick.finding.reason.startswith("model: rejected: finite: lift")
     tick = robot.run(0.6)
     assert tick.finding.verdict is Verdict.HOLD
-    silent = "model: no command for 0.7 s, limit 0.5 s; the last word: model: rejected: finite"
+    silent = "model: no command for 0.7 s, limit 0.5 s; last: model: rejected: finite"
     assert tick.finding.reason.startswith(silent)
     robot.command(*smooth(robot.now_s - begun_s, 0.4))
     here = robot.path[-1].tolist()
@@ -197,7 +197,7 @@ def test_what_is_not_acknowledged_bars_everything_until_rest():
     assert forward is not None
     # The controller never gets it, and nobody acknowledges it.
     assert (
-        "on its way"
+        "in flight"
         in robot.filter.offer(_window(robot, begun_s), "model", robot.now).finding.reason
     )
     tick = robot.run(0.25)
@@ -226,7 +226,7 @@ def test_nothing_is_forwarded_where_nobody_receives_it():
     robot.filter.handover.set_listening(False)
     answer = robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3])
     assert answer.forward is None
-    assert "nobody receives" in answer.finding.reason
+    assert "no subscriber" in answer.finding.reason
     assert robot.run(0.01).finding.verdict is Verdict.HOLD
     robot.filter.handover.set_listening(True)
     assert robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3]).forward is not None

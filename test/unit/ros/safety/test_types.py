@@ -18,7 +18,7 @@ def test_a_latch_opens_only_by_reset_without_cause_and_after_the_cooldown():
     assert latch.trip("first", 10.0)
     assert not latch.trip("second", 10.5)
     assert latch.finding.reason == "first"
-    assert "still there: hot" in latch.reset(20.0, present_cause="hot").reason
+    assert "persists: hot" in latch.reset(20.0, present_cause="hot").reason
     assert "0.50 s of 1.00 s left" in latch.reset(11.0, present_cause="").reason
     assert latch.finding is not None
     answer = latch.reset(11.5, present_cause="")
