@@ -16,17 +16,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from physis_core.model.config import check_window
 from physis_core.types import UserError
-
-
-def check_window(window_chunks: int, sink_chunks: int) -> None:
-    """Raises UserError unless 0 <= sink_chunks < window_chunks."""
-    if window_chunks < 1:
-        raise UserError("window_chunks", window_chunks, "must be at least 1")
-    if not 0 <= sink_chunks < window_chunks:
-        raise UserError(
-            "sink_chunks", sink_chunks, f"must be in 0..{window_chunks - 1} (below window_chunks)"
-        )
 
 
 def window_bytes(

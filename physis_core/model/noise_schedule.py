@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from physis_core.model.config import check_schedule
 from physis_core.model.protocol import NoiseKey
-from physis_core.types import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +30,7 @@ class FlowSchedule:
     shift: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise UserError("steps", self.steps, "must be at least 1")
-        if not self.shift > 0:
-            raise UserError("shift", self.shift, "must be above 0")
+        check_schedule(self.steps, self.shift)
 
     def level(self, step: int) -> float:
         """Noise level at the entry of step 0 .. D; that of step D is 0 (clean).
@@ -70,6 +68,19 @@ class FlowSchedule:
     def renoise(self, clean: Tensor, fresh: Tensor, step: Sequence[int]) -> Tensor:
         """(1 - s) * x0 + s * noise at the entry level s of step[i] in 0 .. D, both [B, ...]."""
         return self.next_input(clean, fresh, [d - 1 for d in step])
+
+
+class Scheduled(Protocol):
+    """A configuration that fixes a schedule."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def shift(self) -> float: ...
+
+
+def schedule_of(config: Scheduled) -> FlowSchedule:
+    return FlowSchedule(steps=config.steps, shift=config.shift)
 
 
 def draw_noise(

@@ -11,16 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from physis_core.types import UserError
-
-
-def split_pairs_3d(head_dim: int) -> tuple[int, int, int]:
-    """Complex pairs for (frame, height, width): a third each, the rest to frame (128: 22/21/21)."""
-    if head_dim < 6 or head_dim % 2:
-        raise UserError("head_dim", head_dim, "3-D RoPE needs an even number of at least 6")
-    side = head_dim // 6
-    return head_dim // 2 - 2 * side, side, side
-
 
 def rope_angles(positions: Tensor, pairs: Sequence[int], theta: float = 10000.0) -> Tensor:
     """Angles [N, sum(pairs)] in float64 of positions [N, A] with pairs[a] complex pairs on axis a.

@@ -133,17 +133,16 @@ def _refuse(args: argparse.Namespace, names: Sequence[str], wrong: bool, why: st
 
 
 def _fast(args: argparse.Namespace, console: Any) -> dict[str, Any]:
-    from physis_core.model.inputs import read_model_inputs
     from physis_core.types import Array
     from physis_lab.evaluation.closed_loop import ClosedLoopConfig
     from physis_lab.evaluation.fast_report import evaluate_fast
     from physis_lab.evaluation.robot_side import RobotSideExecutor, robot_side, side_figures
-    from physis_ros.engine.checkpoint_file import checkpoint_path
+    from physis_ros.node.model_file import checkpoint_path, trained_period_s
 
     checkpoint = checkpoint_path(args.checkpoint)
     period_ms = args.period_ms
     if period_ms is None:
-        period_ms = 1e3 * read_model_inputs(checkpoint).period_s
+        period_ms = 1e3 * trained_period_s(str(checkpoint))
     config = ClosedLoopConfig(
         task=args.task,
         episodes=args.episodes,
@@ -173,13 +172,13 @@ def _stack(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     from physis_core.observe.result_file import write_result
     from physis_lab.evaluation.stack_report import stack_report
     from physis_lab.evaluation.stack_run import StackRuns, run_episodes, stack_config
-    from physis_ros.engine.checkpoint_file import checkpoint_path
+    from physis_ros.node.model_file import checkpoint_path
 
     checkpoint = checkpoint_path(args.checkpoint)
     out = args.out or Path("runs") / time.strftime("eval-%Y%m%d-%H%M%S")
     sets = [
-        f"engine_node.checkpoint={checkpoint}",
-        f"observation_node.checkpoint={checkpoint}",
+        f"engine_node.model={checkpoint}",
+        f"observation_node.model={checkpoint}",
         *(args.sets or []),
     ]
     if args.period_ms is not None:
@@ -236,7 +235,7 @@ def _stack(args: argparse.Namespace, console: Any) -> dict[str, Any]:
 
 
 def _like(args: argparse.Namespace, console: Any) -> dict[str, Any]:
-    from physis_ros.engine.checkpoint_file import checkpoint_path
+    from physis_ros.node.model_file import checkpoint_path
 
     try:
         report = json.loads(args.like.read_text())

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from physis_core.model.inputs import read_model_inputs
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
-from physis_ros.engine.checkpoint_file import checkpoint_path
+from physis_ros.node.model_file import trained_period_s
 from physis_ros.node.share import share_directory
 from physis_ros.stack.description import NodeSpec, load_stack
 from physis_ros.stack.environment import process_environment
@@ -46,11 +45,11 @@ class SessionPlan:
 
     @property
     def period_ms(self) -> float:
-        """The stream's period: as set, or what the checkpoint was trained for."""
+        """The stream's period: as set, or what the model was trained for."""
         engine = self.parameters(ENGINE)
         period_s = float(engine["period_s"])
         if period_s == 0.0:
-            period_s = read_model_inputs(checkpoint_path(engine["checkpoint"])).period_s
+            period_s = trained_period_s(engine["model"])
         return 1e3 * period_s
 
     def parameters(self, node: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from physis_core.model.tiny import checkpoint as checkpoints
+from physis_core.model.tiny.config import TinyConfig, read_config
 from physis_core.model.tiny.model import TinyModel
 from physis_core.observe.machine import machine
 from physis_core.observe.result_file import write_result
@@ -159,7 +160,7 @@ def study(
     Raises:
         UserError: the checkpoints are not two of one architecture, trained noisy and clean.
     """
-    configs = {kv: checkpoints.read_config(path) for kv, path in files.items()}
+    configs = {kv: read_config(path, TinyConfig) for kv, path in files.items()}
     for kv, config in configs.items():
         if config.kv != kv:
             raise UserError(kv, str(files[kv]), f"was trained with {config.kv} KV")
@@ -217,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         files: dict[KVMode, Path] = {"noisy": args.noisy, "clean": args.clean}
         results = study(files, base, args.work, args.drift_chunks)
-        blocks = checkpoints.read_config(args.noisy).blocks
+        blocks = read_config(args.noisy, TinyConfig).blocks
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from physis_core.model.tiny import checkpoint as checkpoints
+from physis_core.model.tiny.config import TinyConfig, read_config
 from physis_core.observe.plots import save
 from physis_core.observe.result_file import write_result
 from physis_core.types import UserError
@@ -92,7 +92,7 @@ def study(
     tasks: list[Task] = [
         make_task(config.task, config.first_seed + n) for n in range(config.episodes)
     ]
-    shape = checkpoints.read_config(checkpoint)
+    shape = read_config(checkpoint, TinyConfig)
     world = build_model(props=tasks[0].props)
     kinematics = Kinematics(world)
     rule = tasks[0].rule

@@ -29,9 +29,9 @@ import torch
 from matplotlib.figure import Figure
 
 from physis_core.deployment.deployment import simple_deployment
-from physis_core.model.inputs import read_model_inputs
-from physis_core.model.loading import ModelRef, load_spec
-from physis_core.model.tiny import checkpoint as checkpoints
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
+from physis_core.model.tiny.config import TinyConfig, read_config
 from physis_core.observe.machine import machine
 from physis_core.observe.plots import save
 from physis_core.observe.result_file import write_result
@@ -107,7 +107,7 @@ def measure(
     Raises:
         RuntimeError: the engine did not get there in time.
     """
-    model = ModelRef(kind="tiny", checkpoint=str(checkpoint))
+    model = ModelRef(family="tiny", checkpoint=str(checkpoint))
     spec = load_spec(model)
     batch = spec.steps if kind == "block" else 1
     costs = {
@@ -158,8 +158,8 @@ def in_the_loop(
     """One row per point: the engine's figures and what the task came to, both ways. Beside them the
     mean error of standing still [m].
     """
-    trained_s = read_model_inputs(checkpoint).period_s
-    shape = checkpoints.read_config(checkpoint)
+    shape = read_config(checkpoint, TinyConfig)
+    trained_s = shape.period_s
     tasks = [make_task(config.task, config.first_seed + n) for n in range(config.episodes)]
     world = build_model(props=tasks[0].props)
     still = still_errors(tasks, config, Kinematics(world))
@@ -299,7 +299,7 @@ def main() -> int:
             duration_s=args.duration,
             first_seed=args.seed,
         )
-        shape = checkpoints.read_config(args.checkpoint)
+        shape = read_config(args.checkpoint, TinyConfig)
         points = []
         for kind, devices in points_of(shape.steps, shape.blocks):
             print(f"engine: {kind}, {devices} devices", file=sys.stderr, flush=True)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from physis_core.model.tiny import container
+from physis_core.model.header import read_header
+from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import ImageEncoder
 from physis_core.types import Array
@@ -91,7 +92,7 @@ class ProbeTrainer(ResumableTrainer):
         return {"error_m": (probe(frames) - places).norm(dim=1).mean().item()}
 
     def write(self, out: Path, found: Mapping[str, float]) -> None:
-        container.write(
+        checkpoint.write(
             out,
             FORMAT,
             {"frame_size": list(self.data.frame_size)},
@@ -105,9 +106,9 @@ class ProbeTrainer(ResumableTrainer):
 
 def load_probe(path: Path | str) -> PoseProbe:
     """Raises UserError where the file does not fit."""
-    height, width = container.read_header(path, FORMAT)["config"]["frame_size"]
+    height, width = read_header(path, FORMAT)["config"]["frame_size"]
     probe = PoseProbe((int(height), int(width)))
-    probe.load_state_dict(container.read_weights(path, probe.state_dict()))
+    probe.load_state_dict(checkpoint.read_weights(path, probe.state_dict()))
     return probe.eval().requires_grad_(False)
 
 

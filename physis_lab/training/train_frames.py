@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from physis_core.model.tiny.autoencoder import Autoencoder, AutoencoderConfig, pixels_of
-from physis_core.model.tiny.autoencoder_file import save_autoencoder
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.autoencoder import Autoencoder, pixels_of
+from physis_core.model.tiny.config import AutoencoderConfig
 from physis_lab.training import frames
 from physis_lab.training.frame_set import FrameSet, background_of, split
 from physis_lab.training.resumable import ResumableTrainer, RunConfig
@@ -77,7 +78,7 @@ class FramesTrainer(ResumableTrainer):
         return {"psnr_db": 10.0 * float(np.log10(255.0**2 / square))}
 
     def write(self, out: Path, found: Mapping[str, float]) -> None:
-        save_autoencoder(
+        checkpoint.save(
             out,
             self.model,
             self.average,
@@ -85,7 +86,7 @@ class FramesTrainer(ResumableTrainer):
         )
 
     def identity(self) -> str:
-        return json.dumps([asdict(self.config), self.model.to_json(), len(self.data.files)])
+        return json.dumps([asdict(self.config), asdict(self.model), len(self.data.files)])
 
 
 def main() -> int:

@@ -35,11 +35,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from physis_core.model.noise_schedule import schedule_of
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.autoencoder import Autoencoder
-from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.config import TinyConfig, read_config
+from physis_core.model.tiny.loading import load_frame_coder
 from physis_core.model.tiny.network import TinyNetwork
-from physis_core.model.tiny.world_file import load_frame_coder
 from physis_core.types import KVMode, UserError
 from physis_lab.tasks.episodes import EpisodeConfig, generate
 from physis_lab.tasks.task import TASKS, make_task
@@ -142,7 +143,7 @@ class Trainer(ResumableTrainer):
 
     def _levels(self, rows: int, random: np.random.Generator) -> Tensor:
         """A noise level for each sequence, [B]."""
-        schedule = self.model.schedule
+        schedule = schedule_of(self.model)
         if self.config.levels == "schedule":
             drawn = [schedule.level(int(d)) for d in random.integers(0, self.model.steps, rows)]
         else:
@@ -200,7 +201,7 @@ class Trainer(ResumableTrainer):
 
     def identity(self) -> str:
         return json.dumps(
-            [asdict(self.config), self.model.to_json(), asdict(self.sampling), self.data.source]
+            [asdict(self.config), asdict(self.model), asdict(self.sampling), self.data.source]
         )
 
 
@@ -309,7 +310,7 @@ def main() -> int:
         std = np.maximum(std, 0.1 * std.max())
         if args.start is not None and coder is not None:
             # The same task: what its actions mean to the policy that it begins with stays as it is.
-            begun = checkpoint.read_config(args.start)
+            begun = read_config(args.start, TinyConfig)
             mean, std = np.array(begun.position_mean), np.array(begun.position_std)
         model = TinyConfig(
             joint_names=data.joint_names,

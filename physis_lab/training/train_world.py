@@ -21,11 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from physis_core.model.description import COMMANDS, FRAMES
+from physis_core.model.noise_schedule import schedule_of
+from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.autoencoder import Autoencoder
-from physis_core.model.tiny.autoencoder_file import load_autoencoder
-from physis_core.model.tiny.world_config import WorldConfig
-from physis_core.model.tiny.world_file import save_world
-from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES, WorldModel
+from physis_core.model.tiny.config import WorldConfig
+from physis_core.model.tiny.loading import load_autoencoder
+from physis_core.model.tiny.world_model import FIRST, WorldModel
 from physis_core.model.tiny.world_network import WorldNetwork
 from physis_core.types import UserError
 from physis_lab.arm.limits import JOINT_NAMES
@@ -71,7 +73,7 @@ class WorldTrainer(ResumableTrainer):
             rows, sampling = rows * sampling.chunks, replace(sampling, chunks=1, other_share=0.0)
         batch = self.data.sample(sampling, rows, model.frames, random)
         step = random.integers(0, model.steps, rows)
-        level = torch.tensor([model.schedule.level(int(d)) for d in step])
+        level = torch.tensor([schedule_of(model).level(int(d)) for d in step])
         share = level[:, None, None, None]
         noise = random.standard_normal(tuple(batch.clean.shape), dtype=np.float32)
         noisy = (1.0 - share) * batch.shown + share * torch.from_numpy(noise)
@@ -97,7 +99,7 @@ class WorldTrainer(ResumableTrainer):
             spans = [(n, t + 1 + chunk * frames) for n, t in picked]
             files = self.held_out.data.files
             joints = np.stack([files[n].joint_positions[t : t + frames] for n, t in spans])
-            made = streams.run_chunk({ACTIONS: torch.from_numpy(joints), FIRST: first})[FRAMES]
+            made = streams.run_chunk({COMMANDS: torch.from_numpy(joints), FIRST: first})[FRAMES]
             true = torch.stack([files[n].frames[t : t + frames] for n, t in spans]).float()
             square += (made.float() - true).square().mean().item() / chunks
             still += (begin.unsqueeze(1) - true).square().mean().item() / chunks
@@ -117,7 +119,7 @@ class WorldTrainer(ResumableTrainer):
         return out
 
     def write(self, out: Path, found: Mapping[str, float]) -> None:
-        save_world(
+        checkpoint.save(
             out,
             self.model,
             self.average,
@@ -130,7 +132,7 @@ class WorldTrainer(ResumableTrainer):
         )
 
     def identity(self) -> str:
-        return json.dumps([asdict(self.config), self.model.to_json(), asdict(self.sampling)])
+        return json.dumps([asdict(self.config), asdict(self.model), asdict(self.sampling)])
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from physis_core.types import UserError
+from physis_ros.node.model_file import configured_model, named_model
 
 SUMMARY = "measure each block by batch size on one device; the profile that plan and simulate read"
 
@@ -21,8 +23,11 @@ ACTIVATION_FACTOR = 8.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="tiny", help="tiny, synthetic or wan (default tiny)")
-    parser.add_argument("--checkpoint", help="weights; tiny: the follow checkpoint if not given")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a file, a folder, a name in checkpoints/, or a family (default: the engine's model)",
+    )
     parser.add_argument(
         "--config", default="{}", metavar="JSON", help="fields of the model's configuration"
     )
@@ -36,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from physis_core.model.loading import ModelRef, checked_device, load
+    from physis_core.model.loading import checked_device, load
     from physis_core.observe.machine import machine
     from physis_core.worker.device import ModelExecutor
     from physis_core.worker.warmup import sample_blocks
@@ -50,9 +55,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.out is not None and not args.out.absolute().parent.is_dir():
         raise UserError("out", str(args.out), "its directory does not exist")
     torch.set_num_threads(args.threads)
-    ref = ModelRef(
-        kind=args.model, config=_config(args.config), checkpoint=args.checkpoint or _own(args.model)
-    )
+    ref = named_model(args.model or configured_model())
+    ref = dataclasses.replace(ref, config={**ref.config, **_config(args.config)})
     device = checked_device(args.device)
     executor = ModelExecutor(load(ref, None, device), device)
     spec = executor.model.spec
@@ -132,12 +136,6 @@ def _config(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError("config", text, "must be a JSON object")
     return values
-
-
-def _own(model: str) -> str | None:
-    """The checkpoint that comes with the sources, for the model that has one."""
-    path = Path(__file__).resolve().parents[2] / "checkpoints" / "physis_tiny_follow.safetensors"
-    return str(path) if model == "tiny" and path.is_file() else None
 
 
 def _print(profile: Any, console: Console) -> None:

@@ -17,7 +17,7 @@ from physis_ros.cli import up
 SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"
 
 _OPTIONS = (
-    "checkpoint",
+    "model",
     "partition",
     "devices",
     "workers",

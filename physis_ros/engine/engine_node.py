@@ -26,12 +26,10 @@ from rclpy.exceptions import InvalidNamespaceException
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.admission import StreamDoor
 from physis_core.engine.engine import Engine, EngineEvent
-from physis_core.model.loading import ModelRef
-from physis_core.model.tiny.checkpoint import read_config
+from physis_core.model.registry import describe
 from physis_core.plan.live import live_admission
 from physis_core.plan.profile import load_profile
 from physis_core.types import FinishedChunk, Refused, UserError
-from physis_ros.engine.checkpoint_file import checkpoint_path
 from physis_ros.engine.diagnosis import diagnoses
 from physis_ros.engine.life import (
     check_stream_names,
@@ -42,9 +40,10 @@ from physis_ros.engine.life import (
 from physis_ros.engine.parameters import EngineParameters
 from physis_ros.engine.stream import StreamWish
 from physis_ros.engine.streams import EngineStreams
-from physis_ros.engine.wam_codec import WamContract
+from physis_ros.engine.wam_codec import WamContract, wam_contract
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
+from physis_ros.node.model_file import named_model
 from physis_ros.srv import CloseStream, OpenStream
 
 _HOUSEKEEPING_PERIOD_S = 0.5
@@ -75,26 +74,20 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def configure(self) -> None:
         params = self.params
-        path = checkpoint_path(params.checkpoint)
-        config = read_config(path)
-        self._contract = WamContract(
-            camera_names=config.camera_names,
-            joint_names=config.joint_names,
-            image_size=config.image_size,
-            action_steps=config.action_steps,
-            step_s=config.step_s,
-            period_s=config.period_s,
-            lookahead_max_s=config.lookahead_max_s,
-        )
-        self._period_s = params.period_s or config.period_s
-        if params.lookahead_initial_s > config.lookahead_max_s:
+        model = named_model(params.model)
+        described = describe(model)
+        self._contract = contract = wam_contract(params.model, described)
+        self._period_s = params.period_s or described.period_s or 0.0
+        if not self._period_s:
+            raise UserError("period_s", params.period_s, "the model names none: set it")
+        if params.lookahead_initial_s > contract.lookahead_max_s:
             raise UserError(
                 "lookahead_initial_s",
                 params.lookahead_initial_s,
-                f"the model was trained for at most {config.lookahead_max_s:g} s",
+                f"the model was trained for at most {contract.lookahead_max_s:g} s",
             )
         deployment = params.deployment(
-            ModelRef(kind="tiny", checkpoint=str(path)),
+            model,
             workers_from=params.workers_from,
             front_host=params.front_host,
             front_port=params.front_port,
@@ -111,7 +104,8 @@ class EngineNode(PhysisNode[EngineParameters]):
         )
         start_engine(self._engine, params.start_timeout_s, self.stopping)
         self.get_logger().info(
-            f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
+            f"{model.label}: {described.steps} steps x {described.blocks} blocks, "
+            f"{params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; "
             f"warm-up {self._engine.warmup_s:.2f} s"
         )

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from physis_ros.engine.pipeline_parameters import PipelineParameters
 from physis_ros.node.interfaces import ACTION_CHUNK_DEADLINE_S, ACTION_CHUNK_LEASE_S
-from physis_ros.node.parameters import param
+from physis_ros.node.parameters import REQUIRED, param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParameters(PipelineParameters):
-    checkpoint: str = param(
-        "physis_tiny_follow", description="Checkpoint: a path, or a name in checkpoints/"
+    model: str = param(
+        REQUIRED,
+        description="What moves the robot: a file or folder that says what it is, a name in "
+        "checkpoints/, or a registered family; cameras, joints, sizes and period come from it",
     )
     workers_from: str = param(
         "spawn",
@@ -53,7 +55,7 @@ class EngineParameters(PipelineParameters):
     )
     period_s: float = param(
         0.0,
-        description="Time between chunks (the SLO); 0: what the checkpoint was trained for",
+        description="Time between chunks (the SLO); 0: what the model was trained for",
         unit="s",
         minimum=0.0,
         maximum=3600.0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_ros.node.base import BaseParameters
 from physis_ros.node.parameters import param
 

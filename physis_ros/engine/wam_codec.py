@@ -8,22 +8,40 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from physis_core.model.description import (
+    ACTION,
+    IMAGE,
+    JOINT_POSITIONS,
+    LOOKAHEAD,
+    ModelDescription,
+)
 from physis_core.types import Array, UserError
-
-ACTION = "action"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WamContract:
-    """What the checkpoint's numbers mean. `image_size` is (height, width)."""
+    """What the model's numbers mean. `image_size` is (height, width)."""
 
     camera_names: tuple[str, ...]
     joint_names: tuple[str, ...]
     image_size: tuple[int, int]
     action_steps: int
     step_s: float
-    period_s: float
     lookahead_max_s: float
+
+
+def wam_contract(model: str, described: ModelDescription) -> WamContract:
+    """Raises UserError where the model gives no actions for named joints."""
+    if described.actions is None or not described.joints:
+        raise UserError("model", model, f"is a {described.purpose}: it gives no actions for joints")
+    return WamContract(
+        camera_names=described.camera_names,
+        joint_names=described.joints,
+        image_size=described.image_size,
+        action_steps=described.actions.steps,
+        step_s=described.actions.step_s,
+        lookahead_max_s=described.actions.lookahead_max_s,
+    )
 
 
 def observation_tensors(
@@ -66,9 +84,9 @@ def observation_tensors(
             raise UserError(f"positions[{name}]", position, "must be finite")
         joints[index] = position
     return {
-        "image": np.stack(stack) if stack else np.empty((0, height, width, 3), dtype=np.uint8),
-        "joint_positions": joints,
-        "lookahead_s": np.array([lookahead_s], dtype=np.float32),
+        IMAGE: np.stack(stack) if stack else np.empty((0, height, width, 3), dtype=np.uint8),
+        JOINT_POSITIONS: joints,
+        LOOKAHEAD: np.array([lookahead_s], dtype=np.float32),
     }
 
 

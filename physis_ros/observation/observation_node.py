@@ -19,7 +19,6 @@ from typing import Any
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 
-from physis_core.model.inputs import ModelInputs
 from physis_core.types import UserError
 from physis_ros.msg import Observation
 from physis_ros.node.base import OK, WARN, Diagnosis, PhysisNode, main
@@ -32,7 +31,11 @@ from physis_ros.node.interfaces import (
 )
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.observation.images import CameraMessage, ObservationImages
-from physis_ros.observation.parameters import ObservationParameters, wanted_inputs
+from physis_ros.observation.parameters import (
+    ObservationParameters,
+    WantedInputs,
+    wanted_inputs,
+)
 from physis_ros.observation.sync import Matched, ObservationSync, SyncConfig
 from physis_ros.robot.joint_readings import joint_readings
 
@@ -42,7 +45,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
 
     def __init__(self) -> None:
         super().__init__("observation_node", ObservationParameters)
-        self._inputs: ModelInputs | None = None
+        self._inputs: WantedInputs | None = None
         self._sync: ObservationSync[CameraMessage] | None = None
         self._entities: list[Any] = []
         self._output: Any = None

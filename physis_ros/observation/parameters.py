@@ -4,35 +4,43 @@ values are in config/observation_node.param.yaml.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from physis_core.model.inputs import ModelInputs, read_model_inputs
+from physis_core.model.description import check_names
+from physis_core.model.registry import describe
 from physis_core.types import UserError
-from physis_ros.engine.checkpoint_file import checkpoint_path
 from physis_ros.node.base import BaseParameters
+from physis_ros.node.model_file import named_model
 from physis_ros.node.parameters import param
+from physis_ros.robot.joint_limits import load_limits_file
+from physis_ros.robot.robot_files import robot_file_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationParameters(BaseParameters):
     stream_id: str = param("arm", description="Stream (robot) that the observations belong to")
-    checkpoint: str = param(
-        "physis_tiny_follow",
-        description="Checkpoint whose metadata names cameras, joints and image size; empty: "
-        "camera_names, joint_names, image_height and image_width do",
+    model: str = param(
+        "",
+        description="The engine's model (file, folder, name in checkpoints/, or family), which "
+        "names cameras, joints and image size; empty, for a host without the file: camera_names, "
+        "joint_names, image_height and image_width do",
+    )
+    robot_file: str = param(
+        "",
+        description="The robot's file (a name in config/robots, or a path): a model that moves "
+        "other joints is refused; empty: not checked",
     )
     camera_names: tuple[str, ...] = param(
-        (), description="Cameras in the model's order; empty: those of the checkpoint"
+        (), description="Cameras that there are; with a model: it must need no others"
     )
     joint_names: tuple[str, ...] = param(
-        (), description="Joints in the model's order; empty: those of the checkpoint"
+        (), description="Joints that there are; with a model: it must need no others"
     )
     image_height: int = param(
-        0, description="Height to resize to; 0: the checkpoint's", unit="pixel", minimum=0
+        0, description="Height to resize to; 0: the model's", unit="pixel", minimum=0
     )
     image_width: int = param(
-        0, description="Width to resize to; 0: the checkpoint's", unit="pixel", minimum=0
+        0, description="Width to resize to; 0: the model's", unit="pixel", minimum=0
     )
     compressed_cameras: tuple[str, ...] = param(
         (), description="Cameras of which the compressed topic is read"
@@ -78,34 +86,63 @@ class ObservationParameters(BaseParameters):
     )
 
 
-def wanted_inputs(params: ObservationParameters) -> ModelInputs:
-    """From the checkpoint, or the parameters, which must not contradict it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedInputs:
+    """What an observation holds, in the model's order. `image_size` is (height, width)."""
+
+    camera_names: tuple[str, ...]
+    joint_names: tuple[str, ...]
+    image_size: tuple[int, int]
+
+
+def wanted_inputs(params: ObservationParameters) -> WantedInputs:
+    """From the model, or from the parameters where none is named.
 
     Raises:
-        UserError: something is said by neither, or differently by both.
+        UserError: neither names them, or the model needs a camera or joint that is not there.
     """
-    given_size = (params.image_height, params.image_width)
-    if not params.checkpoint:
-        if not params.joint_names:
-            raise UserError("joint_names", [], "set it, or checkpoint")
-        if params.camera_names and 0 in given_size:
-            raise UserError("image_height, image_width", given_size, "set both, or checkpoint")
-        return ModelInputs(
-            camera_names=params.camera_names,
-            joint_names=params.joint_names,
-            image_size=given_size,
-            period_s=math.nan,
+    wanted = _of_model(params) if params.model else _of_parameters(params)
+    if params.robot_file:
+        path = robot_file_path(params.robot_file)
+        check_names(
+            "joint_names",
+            wanted.joint_names,
+            tuple(load_limits_file(path)),
+            where=f"the robot {path.stem}",
         )
-    inputs = read_model_inputs(checkpoint_path(params.checkpoint))
-    if params.camera_names and params.camera_names != inputs.camera_names:
-        raise UserError(
-            "camera_names", list(params.camera_names), f"the model has {list(inputs.camera_names)}"
-        )
-    if params.joint_names and params.joint_names != inputs.joint_names:
-        raise UserError(
-            "joint_names", list(params.joint_names), f"the model has {list(inputs.joint_names)}"
-        )
-    for name, given, needed in zip(("image_height", "image_width"), given_size, inputs.image_size):
-        if given not in (0, needed):
-            raise UserError(name, given, f"the model has {needed}")
-    return inputs
+    return wanted
+
+
+def _of_parameters(params: ObservationParameters) -> WantedInputs:
+    size = (params.image_height, params.image_width)
+    if not params.joint_names:
+        raise UserError("joint_names", [], "set it, or model")
+    if params.camera_names and 0 in size:
+        raise UserError("image_height, image_width", size, "set both, or model")
+    return WantedInputs(
+        camera_names=params.camera_names, joint_names=params.joint_names, image_size=size
+    )
+
+
+def _of_model(params: ObservationParameters) -> WantedInputs:
+    described = describe(named_model(params.model))
+    for field, needed, present in (
+        ("camera_names", described.camera_names, params.camera_names),
+        ("joint_names", described.joints, params.joint_names),
+    ):
+        if present:
+            check_names(field, needed, present, where=f"the parameter {field}")
+    for name, given, needed_size in zip(
+        ("image_height", "image_width"),
+        (params.image_height, params.image_width),
+        described.image_size,
+    ):
+        if given not in (0, needed_size):
+            raise UserError(name, given, f"the model has {needed_size}")
+    if not described.joints:
+        raise UserError("model", params.model, f"is a {described.purpose}: it reads no joints")
+    return WantedInputs(
+        camera_names=described.camera_names,
+        joint_names=described.joints,
+        image_size=described.image_size,
+    )

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from physis_core.model.description import ModelDescription
 from physis_core.types import Array, UserError
 
 RATE_TOLERANCE = 0.01
-"""Share by which a wished frame rate may differ from that of the checkpoint."""
+"""Share by which a requested frame rate may differ from that of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldContract:
-    """What the checkpoint's numbers mean. `frame_size` is (height, width)."""
+    """What the model's numbers mean. `frame_size` is (height, width)."""
 
     joint_names: tuple[str, ...]
     frame_size: tuple[int, int]
@@ -48,11 +49,29 @@ class WorldContract:
         return 0.5 * self.frame_size[0] / math.tan(math.radians(0.5 * self.camera_fovy_deg))
 
 
+def world_contract(model: str, described: ModelDescription) -> WorldContract:
+    """Raises UserError where the model draws no frames of commanded joints."""
+    commands, frames = described.commands, described.frames
+    if commands is None or frames is None or not described.joints:
+        raise UserError("model", model, f"is a {described.purpose}: it draws no commanded motion")
+    if commands.steps != frames.count:
+        raise UserError("model", model, f"{commands.steps} commands for {frames.count} frames")
+    if frames.fovy_deg is None:
+        raise UserError("model", model, "does not name its camera's field of view")
+    return WorldContract(
+        joint_names=described.joints,
+        frame_size=(frames.height, frames.width),
+        frames=frames.count,
+        step_s=commands.step_s,
+        camera_fovy_deg=frames.fovy_deg,
+    )
+
+
 def check_rate(contract: WorldContract, frame_hz: float) -> None:
-    """Raises UserError where a wished rate (0: none) is not the one that the model draws at."""
+    """Raises UserError where a requested rate (0: none) is not the one that the model draws at."""
     if frame_hz and abs(frame_hz / contract.frame_hz - 1.0) > RATE_TOLERANCE:
         raise UserError(
-            "frame_hz", frame_hz, f"the checkpoint makes {contract.frame_hz:g} frames a second"
+            "frame_hz", frame_hz, f"the model makes {contract.frame_hz:g} frames a second"
         )
 
 

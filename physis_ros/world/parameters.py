@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.engine.pipeline_parameters import PipelineParameters
-from physis_ros.node.parameters import param
+from physis_ros.node.parameters import REQUIRED, param
 
 FREE = "free"
 LOCKSTEP = "lockstep"
@@ -13,8 +13,10 @@ LOCKSTEP = "lockstep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldParameters(PipelineParameters):
-    checkpoint: str = param(
-        "physis_tiny_world", description="World model: a path, or a name in checkpoints/"
+    model: str = param(
+        REQUIRED,
+        description="World model: a file or folder that says what it is, a name in checkpoints/, "
+        "or a registered family; joints, sizes and rate come from it",
     )
     mode: str = param(
         FREE,
@@ -24,7 +26,7 @@ class WorldParameters(PipelineParameters):
     )
     frame_hz: float = param(
         0.0,
-        description="Frames a second that the loop expects; another rate than the checkpoint's is "
+        description="Frames a second that the loop expects; another rate than the model's is "
         "refused; 0: whatever it is",
         unit="Hz",
         minimum=0.0,

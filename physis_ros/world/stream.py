@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from rclpy.task import Future
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.engine.engine import Engine
-from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES
+from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.types import Array, FinishedChunk, Observation, ObservationStamp, UserError
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.image_messages import rgb_to_compressed, rgb_to_image
@@ -63,7 +64,7 @@ class World:
         self._engine = engine
         self._contract = contract
         self._free = free
-        self._first: Array | None = None
+        self._first: Mapping[str, Array] | None = None
         self._clock = FreeClock(chunk_ns=contract.chunk_ns, next_ns=0)
         self._origin_ns = 0
         self._controller: TrajectoryController | None = None
@@ -100,11 +101,11 @@ class World:
 
     # Reset and time ----------------------------------------------------------------------------
 
-    def reset(self, first: Array, start: Array, first_ns: int, now_ns: int) -> int:
-        """Begin anew from a first frame's latents; returns the new epoch.
+    def reset(self, first: Mapping[str, Array], start: Array, first_ns: int, now_ns: int) -> int:
+        """Begin anew from a first frame; returns the new epoch.
 
         Args:
-            first: latents [tokens, channels]. start: joints [J] rad in the first frame.
+            first: the observation tensors that hold it. start: joints [J] rad in the first frame.
             first_ns: what the first frame depicts; the world's own time goes on from there
                 (lockstep). A free world goes on from `now_ns`.
         """
@@ -233,7 +234,7 @@ class World:
                     capture_newest_ns=first_ns,
                     receipt_ns=now_ns,
                 ),
-                tensors={ACTIONS: actions, FIRST: self._first},
+                tensors={COMMANDS: actions, **self._first},
             ),
         )
         if refused is None:

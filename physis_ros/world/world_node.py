@@ -6,7 +6,7 @@ instant that it depicts. Services `world/reset` (a first frame and its joints) a
 (lockstep: one chunk of actions, and its frames back) name the world by its `stream_id`. Nothing
 leaves a world before its first reset. Several worlds are streams of one engine.
 
-A checkpoint or parameter that does not fit ends the process with exit code 2 (with `autostart`), or
+A model or parameter that does not fit ends the process with exit code 2 (with `autostart`), or
 leaves the node unconfigured. A stream that fails ends it with exit code 1.
 
 Threads: ROS callbacks on the executor; chunks and events on the engine's thread.
@@ -19,16 +19,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamConfig, StreamFigures
-from physis_core.model.loading import ModelRef
-from physis_core.model.tiny.autoencoder import Autoencoder
-from physis_core.model.tiny.world_file import load_frame_coder, read_world_config
-from physis_core.types import Array, FinishedChunk, Refused, UserError
-from physis_ros.engine.checkpoint_file import checkpoint_path
+from physis_core.model.description import FRAMES
+from physis_core.model.registry import FrameEncoder, describe, family
+from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.life import (
     check_stream_names,
     destroy_handlers,
@@ -38,6 +35,7 @@ from physis_ros.engine.life import (
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
 from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
+from physis_ros.node.model_file import named_model
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.srv import ResetWorld, StepWorld
 from physis_ros.world.codec import (
@@ -46,6 +44,7 @@ from physis_ros.world.codec import (
     checked_first_frame,
     start_positions,
     step_actions,
+    world_contract,
 )
 from physis_ros.world.parameters import FREE, LOCKSTEP, WorldParameters
 from physis_ros.world.stream import World
@@ -62,7 +61,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         super().__init__("world_node", WorldParameters)
         self._engine: Engine | None = None
         self._contract: WorldContract | None = None
-        self._coder: Autoencoder | None = None
+        self._encode: FrameEncoder | None = None
         self._worlds: dict[str, World] = {}
         self._last_epoch: dict[str, int] = {}
         self._services_made: list[Any] = []
@@ -75,24 +74,19 @@ class WorldNode(PhysisNode[WorldParameters]):
 
     def configure(self) -> None:
         params = self.params
-        path = checkpoint_path(params.checkpoint)
-        config = read_world_config(path)
-        contract = WorldContract(
-            joint_names=config.joint_names,
-            frame_size=config.frame_size,
-            frames=config.frames,
-            step_s=config.step_s,
-            camera_fovy_deg=config.camera_fovy_deg,
-        )
+        model = named_model(params.model)
+        described = describe(model)
+        contract = world_contract(params.model, described)
         check_rate(contract, params.frame_hz)
         torch.set_num_threads(1)
-        self._coder = load_frame_coder(path)
-        deployment = params.deployment(ModelRef(kind="tiny_world", checkpoint=str(path)))
+        self._encode = family(model.family).frame_encoder(model)
+        deployment = params.deployment(model)
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
         start_engine(self._engine, params.start_timeout_s, self.stopping)
         self.get_logger().info(
-            f"{path.name}: {config.steps} steps x {config.blocks} blocks, {params.partition} over "
+            f"{model.label}: {described.steps} steps x {described.blocks} blocks, "
+            f"{params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; a chunk is "
             f"{contract.frames} frames at {contract.frame_hz:g} Hz; "
             f"warm-up {self._engine.warmup_s:.2f} s"
@@ -141,7 +135,7 @@ class WorldNode(PhysisNode[WorldParameters]):
             self._engine.close()
         self._engine = None
         self._contract = None
-        self._coder = None
+        self._encode = None
 
     def on_clock_jump(self, delta_s: float) -> None:
         for world in self._worlds.values():
@@ -162,8 +156,9 @@ class WorldNode(PhysisNode[WorldParameters]):
             return response
         now_ns = self.now_ns()
         stamp_ns = time_to_ns(request.first_frame.header.stamp)
+        assert self._encode is not None, "a world is open only after configure"
         response.epoch = world.reset(
-            self._encoded(frame), start, first_ns=stamp_ns or now_ns, now_ns=now_ns
+            self._encode(frame), start, first_ns=stamp_ns or now_ns, now_ns=now_ns
         )
         response.success = True
         return response
@@ -184,7 +179,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         response.chunk_id = chunk.chunk_id
         response.frames = [
             rgb_to_image(frame, stamp=ns_to_time(ns), frame_id=self.params.frame_id)
-            for frame, ns in zip(chunk.outputs["frames"], stamps, strict=True)
+            for frame, ns in zip(chunk.outputs[FRAMES], stamps, strict=True)
         ]
         return response
 
@@ -195,14 +190,6 @@ class WorldNode(PhysisNode[WorldParameters]):
             there = ", ".join(sorted(self._worlds)) or "none; the node is not active"
             raise UserError("stream_id", stream_id, f"no such world; there is {there}")
         return world, self._contract
-
-    def _encoded(self, frame: Array) -> Array:
-        """uint8 [H, W, 3] -> latents float32 [tokens, channels]."""
-        assert self._coder is not None
-        with torch.inference_mode():
-            latents = self._coder.encode(torch.from_numpy(np.array(frame)).unsqueeze(0))
-        out: Array = latents[0].numpy()
-        return out
 
     # Work --------------------------------------------------------------------------------------
 

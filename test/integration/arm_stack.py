@@ -94,9 +94,9 @@ class ArmStack:
                 "height:=64",
                 "camera_hz:=20.0",
             ),
-            "observation_node": (f"checkpoint:={model}", f"stream_id:={stream_id}"),
+            "observation_node": (f"model:={model}", f"stream_id:={stream_id}"),
             "buffer_node": (f"stream_id:={stream_id}",),
-            "engine_node": (f"checkpoint:={model}", *ENGINE, f"stream_ids:=[{stream_id}]"),
+            "engine_node": (f"model:={model}", *ENGINE, f"stream_ids:=[{stream_id}]"),
         }
         self.names = (*ROBOT_SIDE, "engine_node") if engine else ROBOT_SIDE
         self.safety: list[Any] = ros.listen(in_namespace(SAFETY_STATUS, namespace))

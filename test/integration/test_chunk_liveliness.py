@@ -29,7 +29,7 @@ def test_a_quiet_engine_is_alive_and_one_that_stands_still_is_not(ros: Any, tmp_
         topic.qos,
         event_callbacks=SubscriptionEventCallbacks(liveliness=told.append),
     )
-    engine = ros.start("engine_node", f"checkpoint:={model}", *ENGINE, "lease_s:=0.5")
+    engine = ros.start("engine_node", f"model:={model}", *ENGINE, "lease_s:=0.5")
     ros.wait(lambda: told and told[-1].alive_count == 1, "an engine that is alive")
     # No observation comes, so no chunk does. For several leases:
     end_s = time.monotonic() + 2.5

@@ -13,8 +13,9 @@ import torch
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.engine import Engine
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef, load
+from physis_core.model.loading import load
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.types import Observation, ObservationStamp
 
 pytestmark = pytest.mark.integration
@@ -26,7 +27,7 @@ MOST_GROWTH_BYTES = 24 * 2**20
 def test_ten_thousand_chunks():
     torch.set_num_threads(1)
     ref = ModelRef(
-        kind="synthetic",
+        family="synthetic",
         config={
             "steps": 2,
             "blocks": 2,

@@ -95,7 +95,7 @@ class Robot:
 def test_chunks_flow_with_ordered_stamps_and_placed_points(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
-    engine = ros.start("engine_node", f"checkpoint:={small}", *QUICK)
+    engine = ros.start("engine_node", f"model:={small}", *QUICK)
     ros.wait(lambda: len(chunks) >= 25, "25 chunks")
     for chunk in chunks:
         assert chunk.stream_id == "arm"
@@ -119,7 +119,7 @@ def test_chunks_flow_with_ordered_stamps_and_placed_points(ros: Any, small: Path
 def test_bad_observations_are_named_and_the_engine_goes_on(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     robot = Robot(ros)
-    ros.start("engine_node", f"checkpoint:={small}", *QUICK)
+    ros.start("engine_node", f"model:={small}", *QUICK)
     ros.wait(lambda: chunks, "a chunk")
     robot.joint_names = ["a_joint", "other_joint"]
     ros.wait_for_diagnosis("stream arm", "joint 'b_joint' is missing")
@@ -146,7 +146,7 @@ def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) 
     Robot(ros, "right", "right")
     ros.start(
         "engine_node",
-        f"checkpoint:={small}",
+        f"model:={small}",
         *QUICK,
         "stream_ids:=[arm]",
         "stream_namespaces:=[left]",
@@ -200,7 +200,7 @@ def test_with_a_profile_streams_are_admitted_by_the_planner(
     chunks = ros.listen(ACTION_CHUNK)
     ros.start(
         "engine_node",
-        f"checkpoint:={small}",
+        f"model:={small}",
         *QUICK,
         f"profile:={tmp_path / 'profile.yaml'}",
         "period_s:=0.2",
@@ -222,7 +222,7 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
 ) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
-    parameters = (f"checkpoint:={small}", "workers:=2", "devices:=2")
+    parameters = (f"model:={small}", "workers:=2", "devices:=2")
     engine = ros.start("engine_node", *parameters)
     ros.wait(lambda: len(chunks) > 3, "chunks")
     epoch = chunks[-1].epoch
@@ -250,7 +250,7 @@ def test_with_recovery_a_killed_worker_costs_an_epoch_and_not_the_engine(
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
     parameters = ("workers:=2", "devices:=2", "recovery:=rebuild")
-    engine = ros.start("engine_node", f"checkpoint:={small}", *parameters)
+    engine = ros.start("engine_node", f"model:={small}", *parameters)
     ros.wait(lambda: len(chunks) > 3, "chunks")
     epoch = chunks[-1].epoch
     victim = next(
@@ -270,7 +270,7 @@ def test_with_recovery_a_killed_worker_costs_an_epoch_and_not_the_engine(
 
 
 def test_ctrl_c_while_the_workers_start_ends_all_of_them_in_order(ros: Any, small: Path) -> None:
-    engine = ros.start("engine_node", f"checkpoint:={small}", "workers:=2", "devices:=2")
+    engine = ros.start("engine_node", f"model:={small}", "workers:=2", "devices:=2")
 
     def workers() -> list[psutil.Process]:
         family = psutil.Process(engine.pid).children(recursive=True)
@@ -292,7 +292,7 @@ def test_ctrl_c_while_the_workers_start_ends_all_of_them_in_order(ros: Any, smal
 def test_a_stream_that_opens_slowly_holds_up_nothing(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
-    engine = ros.start("engine_node", f"checkpoint:={small}", "workers:=1", "devices:=1")
+    engine = ros.start("engine_node", f"model:={small}", "workers:=1", "devices:=1")
     ros.wait(lambda: chunks, "chunks")
     (worker,) = [
         child
@@ -330,7 +330,7 @@ def test_a_clock_that_jumps_back_raises_the_epoch_and_a_paused_one_stalls_nothin
 
     paused = False
     ros.every(0.02, tick)
-    ros.start("engine_node", f"checkpoint:={small}", *QUICK, "use_sim_time:=true")
+    ros.start("engine_node", f"model:={small}", *QUICK, "use_sim_time:=true")
     ros.wait(lambda: len(chunks) > 5, "chunks in simulated time")
     assert abs(time_to_ns(chunks[-1].header.stamp) - robot.sim_ns) < 5 * 10**9
     epoch = chunks[-1].epoch
@@ -348,14 +348,18 @@ def test_a_clock_that_jumps_back_raises_the_epoch_and_a_paused_one_stalls_nothin
 @pytest.mark.parametrize(
     ("parameter", "said"),
     [
-        ("checkpoint:=/nowhere.safetensors", "checkpoint: '/nowhere.safetensors'"),
+        ("model:=/nowhere.safetensors", "model: '/nowhere.safetensors'"),
+        ("model:=''", "model: '': name a file"),
+        ("model:=physis_tiny_world", "'physis_tiny_world': is a world model: it gives no actions"),
+        ("model:=synthetic", "'synthetic': is a model for the engine alone"),
         ("partition:=diagonal", "partition: 'diagonal': must be one of"),
         ("perod_s:=0.1", "did you mean 'period_s'?"),
         ("stream_ids:=[a,b]", "stream_namespaces"),
     ],
 )
 def test_bad_parameters_get_one_line_and_exit_code_2(ros: Any, parameter: str, said: str) -> None:
-    engine = ros.start("engine_node", parameter)
+    given = [] if parameter.startswith("model") else ["model:=physis_tiny_follow"]
+    engine = ros.start("engine_node", *given, parameter)
     ros.wait(lambda: engine.poll() is not None, "the engine to end")
     assert engine.returncode == 2
     lines = [line for line in ros.log(engine).splitlines() if line.strip()]
@@ -366,7 +370,7 @@ def test_bad_parameters_get_one_line_and_exit_code_2(ros: Any, parameter: str, s
 def test_a_file_that_is_no_model_is_refused(ros: Any, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.safetensors"
     wrong.write_bytes(b"not a model at all")
-    engine = ros.start("engine_node", f"checkpoint:={wrong}")
+    engine = ros.start("engine_node", f"model:={wrong}")
     ros.wait(lambda: engine.poll() is not None, "the engine to end")
     assert engine.returncode == 2
-    assert "not a safetensors file" in ros.log(engine)
+    assert "no family knows it" in ros.log(engine)

@@ -20,8 +20,9 @@ from physis_core.cluster.processes import ProcessCluster
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.engine.engine import Engine
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef, load, load_spec
+from physis_core.model.loading import load, load_spec
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 from physis_core.types import Refused, UserError
 
@@ -55,7 +56,7 @@ def _running(pid):
 )
 def test_processes_give_the_chunks_of_the_reference_and_leave_nothing(partition, kv, refs):
     torch.set_num_threads(1)
-    ref = ModelRef(kind="synthetic", config={"steps": 3, "blocks": 4, "kv": kv, **refs})
+    ref = ModelRef(family="synthetic", config={"steps": 3, "blocks": 4, "kv": kv, **refs})
     deployment = simple_deployment(ref, partition=partition, devices=12, workers=2)
     seen = Collected()
     with Engine(deployment, on_chunk=seen.chunk, on_event=seen.event) as engine:
@@ -77,7 +78,7 @@ def test_processes_give_the_chunks_of_the_reference_and_leave_nothing(partition,
 
 
 def test_a_killed_worker_ends_its_streams_and_no_other():
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     graph = load_spec(ref).graph
     apart = make_partition("block", graph, 2)
     alone = make_partition("sequential", graph, 1)
@@ -113,7 +114,7 @@ def test_a_killed_worker_ends_its_streams_and_no_other():
 
 
 def test_workers_outlive_the_thread_that_started_the_engine():
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     seen = Collected()
     deployment = simple_deployment(ref, partition="block", devices=2, workers=2)
     engine = Engine(deployment, on_chunk=seen.chunk, on_event=seen.event)
@@ -131,10 +132,10 @@ def test_workers_outlive_the_thread_that_started_the_engine():
 FRONT = textwrap.dedent(
     """
     import sys, time
-    from physis_core.model.loading import ModelRef
+    from physis_core.model.registry import ModelRef
     from physis_core.deployment.deployment import simple_deployment
     from physis_core.engine.engine import Engine
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     engine = Engine(
         simple_deployment(ref, partition="block", devices=2, workers=2), on_chunk=lambda c: None
     )
@@ -157,7 +158,7 @@ def test_workers_end_with_their_front_however_it_ends():
 
 
 def test_a_model_that_does_not_fit_is_named_and_leaves_nothing(tmp_path):
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     deployment = simple_deployment(
         ref, partition="block", devices=2, workers=2, device_kind="cuda:97"
     )
@@ -184,7 +185,7 @@ def other_steady_clock():
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_workers_may_be_started_from_elsewhere_as_torchrun_does(elsewhere, monkeypatch):
     before = other_steady_clock() if elsewhere else []
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     deployment = simple_deployment(
         ref, partition="block", devices=2, workers=2, workers_from="elsewhere"
     )

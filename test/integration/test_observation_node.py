@@ -24,7 +24,7 @@ from physis_ros.node.interfaces import (
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 
 INPUTS = (
-    "checkpoint:=''",
+    "model:=''",
     "camera_names:=[front, wrist]",
     "compressed_cameras:=[wrist]",
     "joint_names:=[a, b]",
@@ -164,8 +164,8 @@ def test_life_cycle_by_service(ros: Any) -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        (("checkpoint:=nothing",), "checkpoint: 'nothing': no such file"),
-        (("checkpoint:=''",), "joint_names: []: set it, or checkpoint"),
+        (("model:=nothing",), "model: 'nothing': no such file"),
+        (("model:=''",), "joint_names: []: set it, or model"),
         ((*INPUTS, "slop:=0.1"), "did you mean 'slop_s'?"),
         ((*INPUTS, "max_rate_hz:=0.0"), "max_rate_hz: 0.0: must be at least 0.1 Hz"),
     ],

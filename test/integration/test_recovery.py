@@ -12,8 +12,9 @@ from physis_core.cluster.messages import EdgeLost
 from physis_core.cluster.processes import ProcessCluster
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef, load, load_spec
+from physis_core.model.loading import load, load_spec
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 from physis_core.types import Refused
 
@@ -54,7 +55,7 @@ def test_after_a_snapshot_the_stream_is_the_reference_from_the_same_boundary(
     kv, partition, sink, lost
 ):
     torch.set_num_threads(1)
-    ref = ModelRef(kind="synthetic", config={**CONFIG, "kv": kv, "sink_chunks": sink})
+    ref = ModelRef(family="synthetic", config={**CONFIG, "kv": kv, "sink_chunks": sink})
     deployment = simple_deployment(
         ref, partition=partition, devices=4, workers=2, recovery="snapshot", snapshot_every=3
     )
@@ -81,7 +82,7 @@ def test_after_a_snapshot_the_stream_is_the_reference_from_the_same_boundary(
 
 def test_without_a_whole_snapshot_the_stream_begins_empty_and_says_so():
     """And a restart that is asked for on the way back counts, and keeps nothing."""
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     deployment = simple_deployment(
         ref, partition="block", devices=2, workers=2, recovery="snapshot", snapshot_every=100_000
     )
@@ -106,7 +107,7 @@ def test_without_a_whole_snapshot_the_stream_begins_empty_and_says_so():
 @pytest.mark.parametrize(("kv", "sink"), [("noisy", 0), ("noisy", 1), ("clean", 0)])
 def test_a_rebuilt_stream_is_the_reference_rebuilt_from_the_same_outputs(kv, sink):
     torch.set_num_threads(1)
-    ref = ModelRef(kind="synthetic", config={**CONFIG, "kv": kv, "sink_chunks": sink})
+    ref = ModelRef(family="synthetic", config={**CONFIG, "kv": kv, "sink_chunks": sink})
     deployment = simple_deployment(ref, partition="block", devices=2, workers=2, recovery="rebuild")
     with Running(deployment) as run:
         run.open("a", seed=5)
@@ -126,7 +127,7 @@ def test_a_rebuilt_stream_is_the_reference_rebuilt_from_the_same_outputs(kv, sin
 
 @pytest.mark.parametrize("recovery", ["snapshot", "rebuild"])
 def test_other_streams_never_stop_and_all_places_come_back(recovery):
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     graph = load_spec(ref).graph
     deployment = Deployment(
         model=ref,
@@ -164,7 +165,7 @@ def test_other_streams_never_stop_and_all_places_come_back(recovery):
 
 def test_the_same_stream_survives_loss_after_loss_of_any_worker():
     """Also two at once, and one while the other is still away."""
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     deployment = simple_deployment(
         ref, partition="stage", devices=4, workers=2, recovery="snapshot", snapshot_every=2
     )
@@ -198,7 +199,7 @@ def test_the_same_stream_survives_loss_after_loss_of_any_worker():
 
 
 def test_an_edge_that_breaks_alone_is_made_anew_at_both_ends():
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     deployment = simple_deployment(
         ref, partition="block", devices=2, workers=2, recovery="snapshot", snapshot_every=2
     )
@@ -231,7 +232,7 @@ def test_an_edge_that_breaks_alone_is_made_anew_at_both_ends():
 
 
 def test_in_lockstep_the_lost_chunk_is_made_again_without_a_new_observation():
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     deployment = simple_deployment(ref, partition="block", devices=2, workers=2, recovery="rebuild")
     with Running(deployment) as run:
         run.open("sim", release="on_observation")
@@ -245,7 +246,7 @@ def test_in_lockstep_the_lost_chunk_is_made_again_without_a_new_observation():
 
 
 def test_a_worker_that_does_not_stay_up_is_given_up_and_its_streams_end():
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     deployment = simple_deployment(
         ref, partition="block", devices=2, workers=2, recovery="rebuild", respawns=1
     )
@@ -267,7 +268,7 @@ def test_a_worker_that_does_not_stay_up_is_given_up_and_its_streams_end():
 
 
 def test_emulated_devices_come_back_too():
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     for recovery in ("snapshot", "rebuild"):
         deployment = simple_deployment(
             ref,

@@ -9,7 +9,8 @@ import pytest
 from running_engine import Running
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 
 pytestmark = pytest.mark.integration
@@ -18,7 +19,7 @@ CONFIG = {"steps": 2, "blocks": 2, "window_chunks": 4, "sink_chunks": 1, "dtype"
 
 @pytest.mark.parametrize("recovery", ["snapshot", "rebuild"])
 def test_losses_at_any_time_end_in_streams_that_go_on(recovery):
-    ref = ModelRef(kind="synthetic", config=CONFIG)
+    ref = ModelRef(family="synthetic", config=CONFIG)
     graph = load_spec(ref).graph
     deployment = Deployment(
         model=ref,

@@ -17,7 +17,7 @@ from physis_ros.stack.transport import PROFILE_VARIABLES
 
 IMAGES = 20
 INPUTS = (
-    "checkpoint:=''",
+    "model:=''",
     "camera_names:=[left, right]",
     "joint_names:=[a]",
     "image_height:=32",

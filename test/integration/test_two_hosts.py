@@ -34,7 +34,7 @@ class Hosts:
         self.arm = ArmStack(ros, model, folder)
 
     def start_engine(self) -> Up:
-        settings = [f"checkpoint={self._model}", *(word.replace(":=", "=") for word in ENGINE)]
+        settings = [f"model={self._model}", *(word.replace(":=", "=") for word in ENGINE)]
         settings += self._engine_settings
         self.engine = self._up("engine", *(f"engine_node.{one}" for one in settings))
         return self.engine
@@ -45,7 +45,7 @@ class Hosts:
 
     def _robot_settings(self) -> tuple[str, ...]:
         return (
-            f"observation_node.checkpoint={self._model}",
+            f"observation_node.model={self._model}",
             f"robot_sim_node.record_path={self._folder}",
             "robot_sim_node.width=64",
             "robot_sim_node.height=64",

@@ -26,9 +26,9 @@ ROBOTS = ("left", "right")
 
 def settings(model: Path, folder: Path) -> list[str]:
     wanted = [
-        f"engine_node.checkpoint={model}",
+        f"engine_node.model={model}",
         *(f"engine_node.{word.replace(':=', '=')}" for word in ENGINE),
-        f"observation_node.checkpoint={model}",
+        f"observation_node.model={model}",
         "robot_sim_node.width=64",
         "robot_sim_node.height=64",
         "robot_sim_node.camera_hz=20.0",

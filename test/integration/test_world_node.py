@@ -16,8 +16,9 @@ from conftest import PATIENCE_S, ROOT, RosBench
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from physis_core.model.tiny.world_config import WorldConfig
-from physis_core.model.tiny.world_file import random_world, save_world
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.config import WorldConfig
+from physis_core.model.tiny.loading import random_world
 from physis_ros.node.image_messages import image_to_rgb, rgb_to_compressed, rgb_to_image
 from physis_ros.node.interfaces import (
     JOINT_TRAJECTORY,
@@ -40,7 +41,7 @@ STEP_NS = 100_000_000
 START_NS = 5_000_000_000
 
 
-def checkpoint(folder: Path) -> Path:
+def world_file(folder: Path) -> Path:
     config = WorldConfig(
         joint_names=JOINTS,
         position_mean=(0.0, 0.0),
@@ -64,7 +65,7 @@ def checkpoint(folder: Path) -> Path:
     with torch.no_grad():
         for parameter in model.network.parameters():
             parameter.mul_(1.5)
-    save_world(path, config, model.network.state_dict(), {})
+    checkpoint.save(path, config, model.network.state_dict(), {})
     return path
 
 
@@ -102,7 +103,7 @@ def pixels(images: Any) -> np.ndarray:
 def test_lockstep_steps_once_per_call_and_reset_begins_anew(ros: RosBench, tmp_path: Path) -> None:
     ros.start(
         "world_node",
-        f"checkpoint:={checkpoint(tmp_path)}",
+        f"model:={world_file(tmp_path)}",
         "mode:=lockstep",
         "stream_ids:=[left, right]",
         "stream_namespaces:=[left, right]",
@@ -174,7 +175,7 @@ def test_lockstep_steps_once_per_call_and_reset_begins_anew(ros: RosBench, tmp_p
 
 def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path: Path) -> None:
     process = ros.start(
-        "world_node", f"checkpoint:={checkpoint(tmp_path)}", "workers:=0", "frame_hz:=10.0"
+        "world_node", f"model:={world_file(tmp_path)}", "workers:=0", "frame_hz:=10.0"
     )
     frames: list[Image] = ros.listen(WORLD_FRAME)
     commands = ros.publisher(JOINT_TRAJECTORY)
@@ -216,8 +217,8 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
 @pytest.mark.parametrize(
     ("parameter", "word"),
     [
-        ("checkpoint:=physis_tiny_follow", "physis-world/1"),
-        ("checkpoint:=nowhere", "no such file"),
+        ("model:=physis_tiny_follow", "is a policy"),
+        ("model:=nowhere", "no such file"),
         ("frame_hz:=25.0", "frame_hz"),
         ("mode:=sideways", "mode"),
         ("stream_ids:=[one, two]", "stream_namespaces"),
@@ -226,7 +227,7 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
 def test_what_does_not_fit_ends_with_one_line(
     ros: RosBench, tmp_path: Path, parameter: str, word: str
 ) -> None:
-    given = [] if parameter.startswith("checkpoint") else [f"checkpoint:={checkpoint(tmp_path)}"]
+    given = [] if parameter.startswith("model") else [f"model:={world_file(tmp_path)}"]
     process = ros.start("world_node", *given, parameter)
     assert process.wait(timeout=120.0) == 2
     said = ros.log(process)

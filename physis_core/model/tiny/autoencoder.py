@@ -9,54 +9,11 @@ schedule needs. What never moves is kept in `background`; the convolutions add w
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from physis_core.types import UserError
-
-CELL = 16
-"""Pixels along one side of a cell."""
-PATCH = 2
-"""Cells along one side of a token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoencoderConfig:
-    """`frame_size` is (height, width); `width` the number of channels of the first convolution."""
-
-    frame_size: tuple[int, int] = (96, 96)
-    cell_channels: int = 16
-    width: int = 32
-
-    def __post_init__(self) -> None:
-        side = CELL * PATCH
-        if any(n < side or n % side for n in self.frame_size):
-            raise UserError("frame_size", self.frame_size, f"must be multiples of {side}")
-        for name in ("cell_channels", "width"):
-            if getattr(self, name) < 1:
-                raise UserError(name, getattr(self, name), "must be at least 1")
-
-    @property
-    def cells(self) -> tuple[int, int]:
-        return self.frame_size[0] // CELL, self.frame_size[1] // CELL
-
-    @property
-    def tokens(self) -> int:
-        """Latent tokens of one frame."""
-        rows, columns = self.cells
-        return rows * columns // PATCH**2
-
-    @property
-    def channels(self) -> int:
-        """Numbers of one latent token."""
-        return self.cell_channels * PATCH**2
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+from physis_core.model.tiny.config import PATCH, AutoencoderConfig
 
 
 class _Residual(nn.Module):

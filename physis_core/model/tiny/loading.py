@@ -1,23 +1,32 @@
-"""physis-tiny from a checkpoint, or with seeded random weights from a configuration alone."""
+"""Policy, world model and autoencoder: from a file, or with seeded random weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from physis_core.model.loading import build_config
-from physis_core.model.protocol import ModelSpec
-from physis_core.model.tiny import checkpoint as checkpoints
-from physis_core.model.tiny.config import TinyConfig
-from physis_core.model.tiny.model import TinyModel, tiny_spec
+from physis_core.model.config import build_config
+from physis_core.model.header import read_header
+from physis_core.model.tiny.autoencoder import Autoencoder
+from physis_core.model.tiny.checkpoint import read_weights
+from physis_core.model.tiny.config import (
+    AutoencoderConfig,
+    TinyConfig,
+    WorldConfig,
+    configured,
+    read_config,
+)
+from physis_core.model.tiny.model import TinyModel
 from physis_core.model.tiny.network import TinyNetwork
+from physis_core.model.tiny.world_model import WorldModel
+from physis_core.model.tiny.world_network import WorldNetwork
 from physis_core.types import UserError
 
 RANDOM_SEED = 0
+Model = TypeVar("Model", TinyModel, WorldModel)
 
 
 def load_tiny(
@@ -27,26 +36,25 @@ def load_tiny(
     device: torch.device | str,
 ) -> TinyModel:
     """Raises UserError where configuration or checkpoint does not fit."""
-    owned = None if blocks is None else tuple(blocks)
-    if checkpoint is None:
-        return random_tiny(build_config(TinyConfig, config), owned, device)
-    read, weights = checkpoints.load(checkpoint, owned)
-    model = TinyModel(_merged(read, config, checkpoint), owned, device)
-    model.network.load_state_dict(weights)
-    return model
+    whole = configured(TinyConfig, config, checkpoint)
+    return _with_weights(TinyModel(whole, _owned(whole, blocks), device), checkpoint, RANDOM_SEED)
+
+
+def load_world(
+    config: Mapping[str, Any],
+    checkpoint: str | None,
+    blocks: Iterable[int] | None,
+    device: torch.device | str,
+) -> WorldModel:
+    """Raises UserError where configuration or checkpoint does not fit."""
+    whole = configured(WorldConfig, config, checkpoint)
+    return _with_weights(WorldModel(whole, _owned(whole, blocks), device), checkpoint, RANDOM_SEED)
 
 
 def load_actions(checkpoint: Path | str) -> TinyModel:
-    """A whole policy whose pictures, if it has any, stay latents: for who plays actions alone."""
-    draws = checkpoints.read_config(checkpoint).draws
+    """A whole policy that leaves pictures, if it has any, as latents: nobody looks at them."""
+    draws = read_config(checkpoint, TinyConfig).draws
     return load_tiny({"decode": False} if draws else {}, str(checkpoint), None, "cpu")
-
-
-def load_tiny_spec(config: Mapping[str, Any], checkpoint: str | None) -> ModelSpec:
-    """The specification without weights in memory."""
-    if checkpoint is None:
-        return tiny_spec(build_config(TinyConfig, config))
-    return tiny_spec(_merged(checkpoints.read_config(checkpoint), config, checkpoint))
 
 
 def random_tiny(
@@ -56,24 +64,66 @@ def random_tiny(
     seed: int = RANDOM_SEED,
 ) -> TinyModel:
     """The same weights for a block whichever others are owned beside it."""
-    model = TinyModel(config, owned, device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        whole = TinyNetwork(config).state_dict()
+    return _with_weights(TinyModel(config, owned, device), None, seed)
+
+
+def random_world(
+    config: WorldConfig,
+    owned: Iterable[int] | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = RANDOM_SEED,
+) -> WorldModel:
+    """The same weights for a block whichever others are owned beside it."""
+    return _with_weights(WorldModel(config, owned, device), None, seed)
+
+
+def load_frame_coder(checkpoint: Path | str) -> Autoencoder:
+    """The autoencoder of a world model's file, ready to encode a first frame."""
+    config = read_config(checkpoint, WorldConfig)
+    with torch.device("meta"):
+        whole = WorldNetwork(config).state_dict()
+    prefix = "autoencoder."
+    held = [name for name in whole if name.startswith(prefix)]
+    weights = read_weights(checkpoint, whole, held)
+    network = Autoencoder(config.autoencoder)
+    network.load_state_dict({name.removeprefix(prefix): weights[name] for name in held})
+    return network.eval().requires_grad_(False)
+
+
+def load_autoencoder(path: Path | str) -> Autoencoder:
+    """From a file of its own, as training needs it. Raises UserError where it does not fit."""
+    config = build_config(AutoencoderConfig, read_header(path, AutoencoderConfig.FORMAT)["config"])
+    with torch.device("meta"):
+        wanted = Autoencoder(config).state_dict()
+    network = Autoencoder(config)
+    network.load_state_dict(read_weights(path, wanted))
+    network.eval().requires_grad_(False)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _owned(config: TinyConfig | WorldConfig, blocks: Iterable[int] | None) -> tuple[int, ...]:
+    owned = tuple(range(config.blocks)) if blocks is None else tuple(blocks)
+    for block in owned:
+        if not 0 <= block < config.blocks:
+            raise UserError("block", block, f"the model has blocks 0..{config.blocks - 1}")
+    return owned
+
+
+def _with_weights(model: Model, checkpoint: str | None, seed: int) -> Model:
     held = model.network.state_dict()
-    model.network.load_state_dict({name: whole[name] for name in held})
+    if checkpoint is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            weights = _whole_network(model).state_dict()
+    else:
+        with torch.device("meta"):
+            wanted = _whole_network(model).state_dict()
+        weights = read_weights(checkpoint, wanted, held)
+    model.network.load_state_dict({name: weights[name] for name in held})
     return model
 
 
-def _merged(read: TinyConfig, config: Mapping[str, Any], checkpoint: str) -> TinyConfig:
-    for name, value in config.items():
-        field = f"model.config.{name}"
-        if name != "decode":
-            raise UserError(field, value, f"{checkpoint} fixes its own configuration")
-        if not isinstance(value, bool):
-            raise UserError(field, value, "must be of type bool")
-        if not read.frame_times_s:
-            raise UserError(field, value, f"{checkpoint} draws no pictures")
-        # The one field that is no property of the weights.
-        read = replace(read, decode=value)
-    return read
+def _whole_network(model: TinyModel | WorldModel) -> TinyNetwork | WorldNetwork:
+    if isinstance(model, TinyModel):
+        return TinyNetwork(model.config)
+    return WorldNetwork(model.config)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from physis_core.model.description import ACTION, FRAMES, IMAGE, JOINT_POSITIONS, LOOKAHEAD
 from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
     ModelSpec,
@@ -27,8 +28,6 @@ from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
 from physis_core.types import UserError
-
-FRAMES = "frames"
 
 
 class TinyModel(StagedBlocks[TinyNetwork]):
@@ -89,7 +88,7 @@ class TinyModel(StagedBlocks[TinyNetwork]):
         outputs = {
             part.name: x for part, x in zip(self.config.parts, latent[: self._parts], strict=True)
         }
-        outputs["action"] = outputs["action"] * network.position_std + network.position_mean
+        outputs[ACTION] = outputs[ACTION] * network.position_std + network.position_mean
         if self.config.draws:
             latents = outputs.pop("frame")
             rows, pictures = latents.shape[0], len(self.config.frame_times_s)
@@ -127,11 +126,11 @@ def tiny_spec(config: TinyConfig) -> ModelSpec:
         latent=carried,
         carried=carried,
         observation={
-            "image": TensorSpec(
+            IMAGE: TensorSpec(
                 shape=(len(config.camera_names), height, width, 3), dtype=torch.uint8
             ),
-            "joint_positions": TensorSpec(shape=(config.joints,)),
-            "lookahead_s": TensorSpec(shape=(1,)),
+            JOINT_POSITIONS: TensorSpec(shape=(config.joints,)),
+            LOOKAHEAD: TensorSpec(shape=(1,)),
         },
         outputs=outputs,
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch.nn import functional
 
 from physis_core.model.rope import ChunkRope, apply_rope
 from physis_core.model.tiny.autoencoder import Autoencoder
-from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.config import TinyConfig, TransformerConfig
 
 LEVEL_FREQUENCIES = 16
 ROPE_THETA = 100.0
@@ -106,26 +105,10 @@ class LevelEncoder(nn.Module):
         return out
 
 
-class BlockShape(Protocol):
-    """What a block takes from a configuration."""
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def heads(self) -> int: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
-    def ffn(self) -> int: ...
-
-
 class Block(nn.Module):
     """AdaLN transformer block around an attention that the caller runs (windowed or masked)."""
 
-    def __init__(self, config: BlockShape) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         dim = config.dim
         self._heads = config.heads

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from physis_core.model.attention import windowed_attention
 from physis_core.model.kv import ChunkKVWindow, window_bytes
+from physis_core.model.noise_schedule import schedule_of
 from physis_core.model.protocol import (
     KVWindow,
     ModelSpec,
@@ -30,7 +31,7 @@ class StagedBlocks(Generic[Network]):
         self.network: Network = network.to(device).eval().requires_grad_(False)
         self.spec = spec
         self._device = torch.device(device)
-        self._schedule = network.config.schedule
+        self._schedule = schedule_of(network.config)
         self._modulation: dict[int, Tensor] = {}
         self._levels: Tensor | None = None
 

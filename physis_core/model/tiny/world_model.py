@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
     ModelSpec,
@@ -20,14 +21,12 @@ from physis_core.model.protocol import (
     StreamCondition,
     TensorSpec,
 )
+from physis_core.model.tiny.config import WorldConfig
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
-from physis_core.model.tiny.world_config import WorldConfig
 from physis_core.model.tiny.world_network import WorldNetwork
 from physis_core.types import UserError
 
-FRAMES = "frames"
 LATENTS = "latents"
-ACTIONS = "actions"
 FIRST = "first_latents"
 
 
@@ -79,7 +78,7 @@ class WorldModel(StagedBlocks[WorldNetwork]):
         return {FRAMES: frames.reshape(rows, self.config.frames, *frames.shape[1:])}
 
     def _given(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return observation[ACTIONS].to(self._device), observation[FIRST].to(self._device)
+        return observation[COMMANDS].to(self._device), observation[FIRST].to(self._device)
 
 
 def world_spec(config: WorldConfig) -> ModelSpec:
@@ -96,6 +95,6 @@ def world_spec(config: WorldConfig) -> ModelSpec:
         name="physis-tiny-world",
         latent=(noisy, actions, first),
         carried=(actions, first),
-        observation={ACTIONS: actions, FIRST: first},
+        observation={COMMANDS: actions, FIRST: first},
         outputs={FRAMES: pictures} if config.decode else {LATENTS: noisy},
     )

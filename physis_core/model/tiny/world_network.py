@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from physis_core.model.rope import ChunkRope
 from physis_core.model.tiny.autoencoder import Autoencoder
+from physis_core.model.tiny.config import WorldConfig
 from physis_core.model.tiny.network import (
     ROPE_THETA,
     Block,
@@ -17,7 +18,6 @@ from physis_core.model.tiny.network import (
     layer_norm,
     run_sequence,
 )
-from physis_core.model.tiny.world_config import WorldConfig
 
 ANGLE_OCTAVES = 3
 """Joint angles enter as themselves and as sine and cosine of 1, 2 and 4 times the angle."""

@@ -1,4 +1,4 @@
-"""What fixes a Wan transformer and how it is staged, and what follows from it in bytes."""
+"""What fixes a Wan transformer, and how it is staged."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
-
-from physis_core.model.kv import check_window, window_bytes
-from physis_core.model.noise_schedule import FlowSchedule
-from physis_core.model.protocol import ModelSpec, TensorSpec
-from physis_core.model.rope import split_pairs_3d
+from physis_core.model.config import check_schedule, check_window, split_pairs_3d
 from physis_core.types import KVMode, UserError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+DTYPES = ("float32", "bfloat16", "float64")
 WanObservation = Literal["none", "frames"]
 
 
@@ -67,7 +62,7 @@ class WanConfig:
         for name, choices in (
             ("observation", get_args(WanObservation)),
             ("kv", get_args(KVMode)),
-            ("dtype", tuple(DTYPES)),
+            ("dtype", DTYPES),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(name, getattr(self, name), f"one of {', '.join(choices)}")
@@ -75,7 +70,7 @@ class WanConfig:
             raise UserError("eps", self.eps, "must be above 0")
         split_pairs_3d(self.head_dim)
         check_window(self.window_chunks, self.sink_chunks)
-        self.schedule  # noqa: B018  its own checks name steps and shift
+        check_schedule(self.steps, self.shift)
 
     @property
     def dim(self) -> int:
@@ -96,78 +91,3 @@ class WanConfig:
     def token_frames(self) -> int:
         """Timesteps that a chunk has: one a token frame, or one in all where they cannot differ."""
         return self.grid[0] if self.observation == "frames" else 1
-
-    @property
-    def schedule(self) -> FlowSchedule:
-        return FlowSchedule(steps=self.steps, shift=self.shift)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
-
-
-def wan_spec(config: WanConfig) -> ModelSpec:
-    """Needs neither weights nor diffusers."""
-    dtype = config.torch_dtype
-    x = TensorSpec(shape=(config.channels, config.latents, config.height, config.width))
-    known = TensorSpec(shape=(config.latents,))
-    given = (known,) if config.observation == "frames" else ()
-    return ModelSpec(
-        name="wan",
-        steps=config.steps,
-        blocks=config.blocks,
-        kv=config.kv,
-        window_chunks=config.window_chunks,
-        sink_chunks=config.sink_chunks,
-        latent=(x, *given),
-        hidden=(
-            TensorSpec(shape=(config.tokens, config.dim), dtype=dtype),
-            TensorSpec(shape=(config.token_frames, 6, config.dim), dtype=dtype),
-            TensorSpec(shape=(config.token_frames, config.dim), dtype=dtype),
-            x,
-            *given,
-        ),
-        observation={"latent": x, "known": known} if given else {},
-        outputs={"latent": x},
-        kv_bytes=window_bytes(
-            window_chunks=config.window_chunks,
-            tokens=config.tokens,
-            heads=config.heads,
-            head_dim=config.head_dim,
-            dtype=dtype,
-        ),
-        block_weight_bytes=(_block_bytes(config),) * config.blocks,
-        shared_weight_bytes=_shared_bytes(config),
-    )
-
-
-def _block_bytes(config: WanConfig) -> int:
-    """Norms and the modulation table stay in float32 (`keeps_float32`)."""
-    dim, ffn = config.dim, config.ffn
-    attentions = 2 * (4 * (dim * dim + dim) + 2 * dim)
-    feed_forward = dim * ffn + ffn + ffn * dim + dim
-    exact = 6 * dim + (2 * dim if config.cross_attn_norm else 0)
-    return (attentions + feed_forward) * config.torch_dtype.itemsize + exact * _exact(config)
-
-
-def _shared_bytes(config: WanConfig) -> int:
-    dim = config.dim
-    patch = config.channels * math.prod(config.patch)
-    moved = (
-        (patch * dim + dim)
-        + (config.text_dim * dim + dim + dim * dim + dim)
-        + (6 * dim * dim + 6 * dim)
-        + (dim * patch + patch)
-    )
-    exact = config.freq_dim * dim + dim + dim * dim + dim + 2 * dim
-    return moved * config.torch_dtype.itemsize + exact * _exact(config)
-
-
-def _exact(config: WanConfig) -> int:
-    return max(config.torch_dtype.itemsize, torch.float32.itemsize)
-
-
-def keeps_float32(name: str) -> bool:
-    """Weights that lose too much in 16 bits, by their diffusers name: what diffusers keeps, too."""
-    kept = ("time_embedder", "scale_shift_table", "norm2")
-    return any(part in kept for part in name.split("."))

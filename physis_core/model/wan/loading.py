@@ -9,32 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from physis_core.model.loading import build_config
-from physis_core.model.protocol import ModelSpec
 from physis_core.model.wan.attention import CachedTextAttention, WindowedSelfAttention
 from physis_core.model.wan.checkpoint import StoredTensor, check_tensors, open_checkpoint
-from physis_core.model.wan.config import WanConfig, keeps_float32, wan_spec
+from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.model import WanModel, owned_blocks
+from physis_core.model.wan.spec import keeps_float32, torch_dtype
 from physis_core.types import UserError
-
-
-def load_wan_spec(config: Mapping[str, Any], checkpoint: str | None) -> ModelSpec:
-    """The sizes follow from the configuration; `load_wan` checks the checkpoint against it."""
-    return wan_spec(build_config(WanConfig, config))
-
-
-def load_wan(
-    config: Mapping[str, Any],
-    checkpoint: str | None,
-    blocks: Iterable[int] | None,
-    device: torch.device,
-) -> WanModel:
-    """Without a checkpoint the weights are random, a function of `seed` and their names alone.
-
-    Raises:
-        UserError: diffusers is missing, or configuration or checkpoint do not fit.
-    """
-    return build_wan(build_config(WanConfig, config), checkpoint, blocks, device)
 
 
 def build_wan(
@@ -43,6 +23,11 @@ def build_wan(
     blocks: Iterable[int] | None = None,
     device: torch.device | str = "cpu",
 ) -> WanModel:
+    """Without a checkpoint the weights are random, a function of `seed` and their names alone.
+
+    Raises:
+        UserError: diffusers is missing, or configuration or checkpoint do not fit.
+    """
     owned = owned_blocks(config, blocks)
     shared, layers = _empty_modules(config, owned)
     expected = _expected(config, shared, layers)
@@ -70,7 +55,7 @@ def _empty_modules(
         )
     except ImportError as error:
         raise UserError(
-            "model.kind", "wan", f"needs diffusers: pip install diffusers ({error})"
+            "model.family", "wan", f"needs diffusers: pip install diffusers ({error})"
         ) from None
     with torch.device("meta"):
         shared = WanTransformer3DModel(
@@ -143,7 +128,7 @@ def _fill(
     for name, empty in module.named_parameters():
         full = prefix + name
         value = _random(full, empty, config.seed) if stored is None else stored[full].read()
-        dtype = config.torch_dtype
+        dtype = torch_dtype(config)
         if keeps_float32(full):
             dtype = torch.promote_types(dtype, torch.float32)
         weights[name] = value.to(device=device, dtype=dtype)

@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from physis_core.model.config import split_pairs_3d
 from physis_core.model.kv import ChunkKVWindow
-from physis_core.model.noise_schedule import draw_noise_rows
+from physis_core.model.noise_schedule import draw_noise_rows, schedule_of
 from physis_core.model.protocol import KVWindow, NoiseKey, Payload, StreamCondition
-from physis_core.model.rope import ChunkRope, grid_positions, split_pairs_3d
+from physis_core.model.rope import ChunkRope, grid_positions
 from physis_core.model.wan.attention import TextKV, WindowContext, text_kv
-from physis_core.model.wan.config import WanConfig, wan_spec
+from physis_core.model.wan.config import WanConfig
+from physis_core.model.wan.spec import torch_dtype, wan_spec
 from physis_core.model.wan.text import text_embedding
 from physis_core.types import UserError
 
@@ -49,7 +51,7 @@ class WanModel:
         self._shared: Any = shared
         self._blocks: dict[int, Any] = dict(blocks)
         self._device = device
-        self._schedule = config.schedule
+        self._schedule = schedule_of(config)
         self._observes = config.observation == "frames"
         self._rope = ChunkRope(
             positions=grid_positions(*config.grid),
@@ -65,7 +67,7 @@ class WanModel:
             tokens=config.tokens,
             heads=config.heads,
             head_dim=config.head_dim,
-            dtype=config.torch_dtype,
+            dtype=torch_dtype(config),
             device=self._device,
         )
 
@@ -75,7 +77,7 @@ class WanModel:
         Without it the stream is unconditional (an embedding of zeros). The text encoder is not part
         of this package. K and V of the text are computed here, once, for the blocks of this rank.
         """
-        text = text_embedding(values, self.config).to(self._device, self.config.torch_dtype)
+        text = text_embedding(values, self.config).to(self._device, torch_dtype(self.config))
         embedded = self._shared.condition_embedder.text_embedder(text)
         made: dict[str, Tensor] = {}
         for number, block in self._blocks.items():
@@ -103,7 +105,7 @@ class WanModel:
     def embed(self, latent: Payload, step: Sequence[int]) -> Payload:
         if 0 not in self._blocks:
             raise KeyError("embed: this rank does not hold block 0")
-        x, dtype = latent[0], self.config.torch_dtype
+        x, dtype = latent[0], torch_dtype(self.config)
         tokens = self._shared.patch_embedding(x.to(dtype)).flatten(2).transpose(1, 2).contiguous()
         level = self._schedule.levels(step, x).view(-1, 1)
         timestep = level.expand(len(step), self.config.token_frames) * TIMESTEPS

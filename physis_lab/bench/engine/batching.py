@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from physis_core.deployment.deployment import simple_deployment
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
 from physis_lab.session.engine_run import (
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "heads": 8,
         "window_chunks": 4,
     }
-    model = ModelRef(kind="synthetic", config=config)
+    model = ModelRef(family="synthetic", config=config)
     cuts, turns_ms, batched_ms, differences, sizes = [], [], [], [], []
     with Progress(console=console) as progress:
         task = progress.add_task("batching", total=2 * args.repeat)

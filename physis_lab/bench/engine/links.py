@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from physis_core.deployment.deployment import simple_deployment
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
 from physis_core.worker.links.link import PayloadLayout
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _model(tokens: int) -> ModelRef:
     config = {"steps": 1, "blocks": 2, "tokens": tokens, "dim": DIM, "heads": 4}
-    return ModelRef(kind="synthetic", config={**config, "window_chunks": 1})
+    return ModelRef(family="synthetic", config={**config, "window_chunks": 1})
 
 
 def _message_bytes(model: ModelRef) -> int:

@@ -27,7 +27,8 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from physis_core.cluster.cores import own_cores
 from physis_core.cluster.store import listening_store
 from physis_core.model.protocol import NoiseKey, Payload
-from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.model.synthetic.config import SyntheticConfig
+from physis_core.model.synthetic.model import SyntheticModel
 from physis_core.types import StageGraph
 from physis_lab.bench.engine.ranks import run_ranks
 

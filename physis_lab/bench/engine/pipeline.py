@@ -26,9 +26,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
 from physis_core.model.reference import ReferenceStream
-from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.model.registry import ModelRef
+from physis_core.model.synthetic.config import SyntheticConfig
+from physis_core.model.synthetic.model import SyntheticModel
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import Partition, make_partition
 from physis_core.types import UserError
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             raise UserError(name, getattr(args, name), f"must be at least {low}")
     torch.set_num_threads(1)
     config = {**MODEL, "tokens": args.tokens}
-    model = ModelRef(kind="synthetic", config=config)
+    model = ModelRef(family="synthetic", config=config)
     with Progress(console=console) as progress:
         task = progress.add_task("pipeline", total=5 * args.repeat + 3 + 5)
 

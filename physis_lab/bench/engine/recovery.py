@@ -29,8 +29,9 @@ from rich.progress import Progress
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.engine.engine import Engine
 from physis_core.engine.recovery_record import RecoveryRecord
-from physis_core.model.loading import ModelRef, load, load_spec
+from physis_core.model.loading import load, load_spec
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import make_partition
 from physis_core.types import FinishedChunk, Refused, UserError
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         raise UserError("checkpoint", str(checkpoint), "no such file")
     torch.set_num_threads(1)
     config = {**MODEL, "window_chunks": args.window}
-    model = ModelRef(kind="synthetic", config=config)
+    model = ModelRef(family="synthetic", config=config)
     figures: dict[str, Figure] = {}
     with Progress(console=console) as progress:
         task = progress.add_task("recovery", total=args.repeat * (len(EVERY) + 3) + 3)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from physis_core.model.loading import ModelRef, load
+from physis_core.model.loading import load
 from physis_core.model.protocol import Payload, StagedModel
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, repeated
 from physis_core.types import Array
 
@@ -32,7 +33,7 @@ Seen = Mapping[str, Array]
 
 def synthetic_quality(config: Mapping[str, Any]) -> dict[str, Figure]:
     """RMS of the difference over the next H chunks, relative to the RMS of the actions."""
-    model = load(ModelRef(kind="synthetic", config=dict(config)))
+    model = load(ModelRef(family="synthetic", config=dict(config)))
     window = model.spec.window_chunks
     rng = np.random.default_rng(0)
     shapes = {name: spec.shape for name, spec in model.spec.observation.items()}
@@ -54,7 +55,7 @@ def trained_quality(checkpoint: Path) -> dict[str, Figure]:
     """Median and p99 over joints, points and chunks of the difference in rad, with a trained policy
     on the observations of arms that it moves itself.
     """
-    model = load(ModelRef(kind="tiny", checkpoint=str(checkpoint)))
+    model = load(ModelRef(family="tiny", checkpoint=str(checkpoint)))
     window = model.spec.window_chunks
     off: dict[str, list[torch.Tensor]] = defaultdict(list)
     for seed in range(3):

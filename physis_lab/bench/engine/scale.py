@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.emulation import DurationNoise
 from physis_core.types import UserError
@@ -163,7 +163,7 @@ def _durations(deployment: Deployment, stage_s: float) -> Callable[[int, int], f
 
 def _deployment(stages: int, workers: int, stage_s: float, noise: float, seed: int) -> Deployment:
     blocks = stages // STEPS
-    model = ModelRef(kind="synthetic", config={"steps": STEPS, "blocks": blocks})
+    model = ModelRef(family="synthetic", config={"steps": STEPS, "blocks": blocks})
     return simple_deployment(
         model,
         partition="stage",

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, result
 from physis_core.observe.wavefront import plot_wavefronts
 from physis_core.types import UserError
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     except OSError as error:
         raise UserError("out", str(args.out), error.strerror or str(error)) from error
     model = ModelRef(
-        kind="synthetic",
+        family="synthetic",
         config={"steps": STEPS, "blocks": BLOCKS, "tokens": 64, "dim": 512, "heads": 8},
     )
     emulated = simple_deployment(

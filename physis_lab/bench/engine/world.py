@@ -8,17 +8,15 @@ With the checkpoint of a policy that draws its future (`physis_tiny_wam`), the s
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from physis_core.deployment.deployment import simple_deployment
-from physis_core.model.loading import ModelKind, ModelRef
-from physis_core.model.tiny import checkpoint as checkpoints
-from physis_core.model.tiny.container import format_of
-from physis_core.model.tiny.world_file import read_world_config
+from physis_core.model.description import ModelDescription
+from physis_core.model.registry import ModelRef, describe, find_model
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
 from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
@@ -38,40 +36,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=int, default=3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """What a checkpoint draws: `frames` of `frame_size` (height, width) a chunk."""
-
-    kind: ModelKind
-    frames: int
-    frame_size: tuple[int, int]
-
-
-def drawing_of(checkpoint: Path) -> Drawing:
+def drawing_model(checkpoint: Path) -> tuple[ModelRef, ModelDescription]:
     """Raises UserError where the file is no model, or one that draws nothing."""
-    if format_of(checkpoint) != checkpoints.FORMAT:
-        world = read_world_config(checkpoint)
-        return Drawing(kind="tiny_world", frames=world.frames, frame_size=world.frame_size)
-    policy = checkpoints.read_config(checkpoint)
-    if not policy.frame_times_s:
-        raise UserError("checkpoint", str(checkpoint), "is a policy that draws no pictures")
-    frames = len(policy.frame_times_s)
-    return Drawing(kind="tiny", frames=frames, frame_size=policy.frame_size)
+    ref = find_model(checkpoint)
+    description = describe(ref)
+    if description.frames is None:
+        raise UserError("checkpoint", str(checkpoint), "is a model that draws no pictures")
+    return ref, description
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     for name, least in (("workers", 1), ("chunks", 10), ("repeat", 1)):
         if getattr(args, name) < least:
             raise UserError(name, getattr(args, name), f"must be at least {least}")
-    drawing = drawing_of(args.checkpoint)
+    ref, description = drawing_model(args.checkpoint)
+    frames = description.frames
+    assert frames is not None
     intervals: dict[tuple[bool, int], list[float]] = {}
     responses: dict[tuple[bool, int], list[float]] = {}
     for _ in range(args.repeat):
         for decode in (True, False):
             deployment = simple_deployment(
-                ModelRef(
-                    kind=drawing.kind, checkpoint=str(args.checkpoint), config={"decode": decode}
-                ),
+                replace(ref, config={"decode": decode}),
                 partition=args.partition,
                 devices=args.workers,
                 workers=args.workers,
@@ -95,18 +81,16 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         name = f"{'decoded' if decode else 'latents'}.{worlds}_world{'s' * (worlds > 1)}"
         figures[f"world.interval.{name}"] = repeated([1e3 * s for s in found], "ms")
         figures[f"world.frame_rate.{name}"] = repeated(
-            [drawing.frames / s for s in found],
+            [frames.count / s for s in found],
             "1/s",
-            aim=AIM_HZ if decode and worlds == 1 and drawing.kind == "tiny_world" else None,
+            aim=AIM_HZ if decode and worlds == 1 and description.commands is not None else None,
             better="higher",
         )
         figures[f"world.response.{name}"] = repeated(
             [1e3 * s for s in responses[decode, worlds]], "ms"
         )
-    height, width = drawing.frame_size
-    print_figures(
-        f"{args.checkpoint.stem}: {drawing.frames} x {width} x {height} a chunk", figures, console
-    )
+    drawn = f"{frames.count} x {frames.width} x {frames.height}"
+    print_figures(f"{args.checkpoint.stem}: {drawn} a chunk", figures, console)
     return result(
         figures,
         {

@@ -24,7 +24,7 @@ from rich.progress import Progress
 from physis_core.deployment.deployment import Deployment, simple_deployment
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import print_figures, result
 from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.sim.scenario import Scenario, SimStream
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if getattr(args, name) < low:
             raise UserError(name, getattr(args, name), f"must be at least {low}")
     torch.set_num_threads(1)
-    model = ModelRef(kind="synthetic", config={**MODEL, "tokens": args.tokens})
+    model = ModelRef(family="synthetic", config={**MODEL, "tokens": args.tokens})
     found: dict[str, list[Compared]] = {case.name: [] for case in CASES}
     with Progress(console=console) as progress:
         task = progress.add_task("fidelity", total=args.repeat * len(CASES))

@@ -28,8 +28,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from physis_core.model.loading import ModelRef, load
+from physis_core.model.loading import load
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
@@ -171,7 +172,7 @@ def model_alone_ms(path: Path, *, pause_s: float) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        model = load(ModelRef(kind="tiny", checkpoint=str(path)))
+        model = load(ModelRef(family="tiny", checkpoint=str(path)))
         stream = ReferenceStream(model, seed=0)
         observation = {
             name: np.zeros(spec.shape, str(spec.dtype).removeprefix("torch."))
@@ -191,9 +192,9 @@ def model_alone_ms(path: Path, *, pause_s: float) -> float:
 def _through_the_nodes(folder: Path, model: Path, seconds: float) -> PathTimes:
     share = share_directory()
     sets = (
-        ("observation_node", "checkpoint", str(model)),
+        ("observation_node", "model", str(model)),
         ("observation_node", "max_rate_hz", 2 * CAMERA_HZ),
-        ("engine_node", "checkpoint", str(model)),
+        ("engine_node", "model", str(model)),
         ("engine_node", "partition", "sequential"),
         ("engine_node", "devices", 1),
         ("engine_node", "workers", 0),

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.model.image_input import resize_rgb
-from physis_core.model.tiny.loading import load_tiny
-from physis_core.model.tiny.world_file import load_world
-from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES
+from physis_core.model.tiny.loading import load_tiny, load_world
+from physis_core.model.tiny.world_model import FIRST
 from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 from physis_lab.arm.camera import Camera
@@ -109,7 +109,7 @@ class PolicyInWorld:
         path = self._before[:, None] + share * (joints - self._before)[:, None]
         assert self._first is not None
         made = self._world_streams.run_chunk(
-            {ACTIONS: torch.from_numpy(path.astype(np.float32)), FIRST: self._first}
+            {COMMANDS: torch.from_numpy(path.astype(np.float32)), FIRST: self._first}
         )
         out: Array = made[FRAMES][:, -1].numpy()
         return out

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from physis_core.model.description import FRAMES
 from physis_core.model.tiny.loading import load_tiny
-from physis_core.model.tiny.model import FRAMES
 from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 from physis_lab.evaluation.intervals import mean_interval

@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from physis_core.model.tiny.world_config import WorldConfig
-from physis_core.model.tiny.world_file import load_world
-from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES, WorldModel
+from physis_core.model.description import COMMANDS, FRAMES
+from physis_core.model.tiny.config import WorldConfig
+from physis_core.model.tiny.loading import load_world
+from physis_core.model.tiny.world_model import FIRST, WorldModel
 from physis_core.observe.result_file import write_result
 from physis_core.types import Array, UserError
 from physis_lab.arm.kinematics import Kinematics
@@ -90,7 +91,7 @@ def roll_out(model: WorldModel, scenes: Sequence[Scene], chunks: int, seed: int)
     for chunk in range(chunks):
         begin = 1 + chunk * config.frames
         joints = np.stack([s.joints[begin : begin + config.frames] for s in scenes])
-        out = streams.run_chunk({ACTIONS: torch.from_numpy(joints), FIRST: first})
+        out = streams.run_chunk({COMMANDS: torch.from_numpy(joints), FIRST: first})
         made.append(out[FRAMES].numpy())
     whole: Array = np.concatenate(made, axis=1)
     return whole

@@ -13,8 +13,9 @@ import torch
 
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.engine import Engine, EngineEvent
-from physis_core.model.loading import ModelRef, load
+from physis_core.model.loading import load
 from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef
 from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.types import FinishedChunk, Observation, ObservationStamp
 from physis_core.worker.links.envelope import InFlight
@@ -149,7 +150,7 @@ def same() -> Callable[..., None]:
 
 @pytest.fixture
 def synthetic() -> Callable[..., ModelRef]:
-    return lambda **config: ModelRef(kind="synthetic", config=config)
+    return lambda **config: ModelRef(family="synthetic", config=config)
 
 
 @pytest.fixture

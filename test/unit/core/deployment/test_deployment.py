@@ -1,10 +1,10 @@
 import pytest
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, simple_deployment
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.types import UserError
 
-REF = ModelRef(kind="synthetic", config={"steps": 3, "blocks": 4})
+REF = ModelRef(family="synthetic", config={"steps": 3, "blocks": 4})
 
 
 @pytest.mark.parametrize("kind", ["sequential", "step", "block", "stage", "grouped"])
@@ -69,8 +69,8 @@ def test_a_field_that_does_not_fit_is_named(options, field):
         ("{", "deployment"),
         ("[]", "deployment"),
         ("{}", "model"),
-        ('{"model": {"kind": "synthetic"}, "devices": [], "routes": [], "colour": 1}', "colour"),
-        ('{"model": {"kind": "synthetic"}, "devices": [{"type": 1}], "routes": []}', "deployment"),
+        ('{"model": {"family": "synthetic"}, "devices": [], "routes": [], "colour": 1}', "colour"),
+        ('{"model": {"family": "wan"}, "devices": [{"type": 1}], "routes": []}', "deployment"),
     ],
 )
 def test_json_that_does_not_fit_is_one_line(text, field):

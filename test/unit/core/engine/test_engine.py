@@ -313,7 +313,7 @@ def test_a_cancelled_stream_gives_everything_back(watch, synthetic, emulated_cos
 
 def test_an_error_in_one_stream_ends_it_and_no_other(watch, synthetic, monkeypatch):
     """An input that passes the checks and still makes the model raise."""
-    from physis_core.model.synthetic import SyntheticModel
+    from physis_core.model.synthetic.model import SyntheticModel
 
     inject = SyntheticModel.inject
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
 from physis_core.engine.stream import StreamConfig, StreamHandle
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.plan.live import live_admission
 from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import Refused
 
 MODEL = ModelRef(
-    kind="synthetic", config={"steps": 2, "blocks": 2, "tokens": 4, "dim": 16, "heads": 2}
+    family="synthetic", config={"steps": 2, "blocks": 2, "tokens": 4, "dim": 16, "heads": 2}
 )
 ROW = {1: 0.010, 2: 0.019}
 COSTS = {0: ROW, 1: ROW}

@@ -14,7 +14,7 @@ pytest.importorskip("diffusers", reason="the wan extra is not installed")
 
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.stream import StreamConfig, StreamHandle
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.types import Refused
 
 SMALL: dict[str, Any] = {
@@ -37,7 +37,7 @@ PROMPT = {"text_embedding": np.random.default_rng(0).standard_normal((3, 6)).tol
 
 
 def wan(**changes: Any) -> ModelRef:
-    return ModelRef(kind="wan", config={**SMALL, **changes})
+    return ModelRef(family="wan", config={**SMALL, **changes})
 
 
 @given(

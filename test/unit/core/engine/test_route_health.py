@@ -7,7 +7,8 @@ import pytest
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route
 from physis_core.engine.respawn_plan import RelinkEdge, Respawn
 from physis_core.engine.route_health import RouteHealth
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 
 OVER_BOTH, ALONE = 0, 1
@@ -15,7 +16,7 @@ OVER_BOTH, ALONE = 0, 1
 
 @pytest.fixture
 def health():
-    ref = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 2})
+    ref = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     graph = load_spec(ref).graph
     return RouteHealth(
         Deployment(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from physis_core.model.conformance import broken_promises
 from physis_core.model.protocol import Payload
-from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.model.synthetic.config import SyntheticConfig
+from physis_core.model.synthetic.model import SyntheticModel
 
 torch.set_num_threads(1)
 CONDITIONS = [{"bias": 0.2}, {"bias": -0.4}, {}]

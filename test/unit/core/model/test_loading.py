@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from physis_core.model.loading import ModelRef, checked_device, load, load_spec
+from physis_core.model.loading import checked_device, load, load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.types import UserError
 
 SYNTHETIC = {"steps": 2, "blocks": 3, "ffn": [8, 16, 24], "kv": "clean"}
 
 
 def test_round_trip_and_building_only_some_blocks() -> None:
-    ref = ModelRef.from_json(ModelRef(kind="synthetic", config=SYNTHETIC).to_json())
+    ref = ModelRef.from_json(ModelRef(family="synthetic", config=SYNTHETIC).to_json())
     assert ModelRef.from_json(ref.to_json()) == ref
     model = load(ref, blocks=[1])
     assert model.spec == load_spec(ref)
@@ -26,11 +27,11 @@ def test_round_trip_and_building_only_some_blocks() -> None:
     ("values", "field"),
     [
         ([], "model"),
-        ({}, "model.kind"),
-        ({"kind": "large"}, "model.kind"),
-        ({"kind": "synthetic", "weights": 1}, "model.weights"),
-        ({"kind": "synthetic", "config": 3}, "model.config"),
-        ({"kind": "synthetic", "checkpoint": "/no/such/file"}, "model.checkpoint"),
+        ({}, "model.family"),
+        ({"family": "large"}, "model.family"),
+        ({"family": "synthetic", "weights": 1}, "model.weights"),
+        ({"family": "synthetic", "config": 3}, "model.config"),
+        ({"family": "synthetic", "checkpoint": "/no/such/file"}, "model.checkpoint"),
     ],
 )
 def test_bad_reference_names_the_field(values: Any, field: str) -> None:
@@ -44,7 +45,7 @@ def test_bad_reference_names_the_field(values: Any, field: str) -> None:
 )
 def test_bad_configuration_names_the_field(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=f"^{name}: "):
-        load_spec(ModelRef(kind="synthetic", config={**SYNTHETIC, name: value}))
+        load_spec(ModelRef(family="synthetic", config={**SYNTHETIC, name: value}))
 
 
 def test_bad_device_is_refused() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from physis_core.model.reference import ReferenceStream, run_stream
-from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.model.synthetic.config import SyntheticConfig
+from physis_core.model.synthetic.model import SyntheticModel
 
 torch.set_num_threads(1)
 

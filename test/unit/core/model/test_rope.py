@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from physis_core.model.config import split_pairs_3d
 from physis_core.model.rope import (
     ChunkRope,
     apply_rope,
     grid_positions,
     rope_angles,
     rope_turns,
-    split_pairs_3d,
 )
 from physis_core.types import UserError
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from physis_core.model.protocol import NoiseKey
-from physis_core.model.synthetic import SyntheticConfig, SyntheticModel
+from physis_core.model.synthetic.config import SyntheticConfig
+from physis_core.model.synthetic.model import SyntheticModel
 from physis_core.types import UserError
 
 torch.set_num_threads(1)

@@ -10,7 +10,7 @@ import torch
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.engine import Engine
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.observe.recorder import TaskLog
 from physis_core.observe.run_figures import run_figures
 from physis_core.observe.trace import RunTrace
@@ -23,7 +23,7 @@ STEPS, BLOCKS = 2, 3
 @pytest.fixture(scope="module")
 def trace():
     torch.set_num_threads(1)
-    ref = ModelRef(kind="synthetic", config={"steps": STEPS, "blocks": BLOCKS})
+    ref = ModelRef(family="synthetic", config={"steps": STEPS, "blocks": BLOCKS})
     done = threading.Event()
     chunks = []
 

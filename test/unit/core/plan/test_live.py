@@ -10,7 +10,7 @@ import pytest
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.deployment.topology import Pool
 from physis_core.engine.stream import StreamConfig
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 from physis_core.plan.live import LiveAdmission, LiveRoute, live_admission
 from physis_core.plan.profile import BlockCost, ModelProfile
@@ -126,7 +126,7 @@ def test_a_response_that_the_route_cannot_give_is_refused() -> None:
 def test_places_are_what_has_time_of_its_own() -> None:
     graph = profile().graph
     route = Route(partition=make_partition("stage", graph, 4), device_of_rank=(0, 1, 2, 3))
-    model = ModelRef(kind="synthetic", config={"steps": 2, "blocks": 4})
+    model = ModelRef(family="synthetic", config={"steps": 2, "blocks": 4})
 
     def places(*devices: DeviceSpec, costs: dict[int, dict[int, float]] | None = None) -> object:
         workers = max(d.worker for d in devices) + 1
@@ -146,6 +146,6 @@ def test_places_are_what_has_time_of_its_own() -> None:
 
 
 def test_a_profile_of_another_model_is_refused() -> None:
-    deployment = simple_deployment(ModelRef(kind="synthetic", config={"steps": 3, "blocks": 4}))
+    deployment = simple_deployment(ModelRef(family="synthetic", config={"steps": 3, "blocks": 4}))
     with pytest.raises(UserError, match="profile"):
         live_admission(deployment, profile())

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from physis_core.model.tiny.autoencoder import Autoencoder, AutoencoderConfig
+from physis_core.model.tiny.autoencoder import Autoencoder
+from physis_core.model.tiny.config import AutoencoderConfig
 from physis_core.types import UserError
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.training.frames import FrameMaker

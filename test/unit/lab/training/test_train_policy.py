@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from physis_core.model.tiny import checkpoint
-from physis_core.model.tiny.config import TinyConfig
+from physis_core.model.tiny.config import TinyConfig, read_config
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.types import KVMode, UserError
 from physis_lab.training.dataset import EpisodeSet, SamplingConfig, expert_actions
@@ -166,7 +166,7 @@ def test_actions_and_pictures_are_learned_together(kv: KVMode, tmp_path: Path) -
     assert history[-20:, 0].mean() < 0.5 * history[:20, 0].mean()
     assert history[-20:, 2].mean() < 0.7 * history[:20, 2].mean()
     assert found.keys() == {"action_rad", "locate_m", "frame_latent"}
-    assert checkpoint.read_config(out).kv == kv
+    assert read_config(out, TinyConfig).kv == kv
 
 
 def test_noisy_and_clean_kv_do_not_differ_while_chunks_have_no_history(tmp_path: Path) -> None:

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from physis_core.model.tiny.autoencoder import AutoencoderConfig
-from physis_core.model.tiny.autoencoder_file import load_autoencoder
-from physis_core.model.tiny.world_config import WorldConfig
-from physis_core.model.tiny.world_file import load_world
+from physis_core.model.tiny.config import AutoencoderConfig, WorldConfig
+from physis_core.model.tiny.loading import load_autoencoder, load_world
 from physis_core.types import UserError
 from physis_lab.evaluation.intervals import wilson
 from physis_lab.evaluation.world.policy_in_world import success

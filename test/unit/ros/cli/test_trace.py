@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from physis_core.deployment.deployment import simple_deployment
-from physis_core.model.loading import ModelRef
+from physis_core.model.registry import ModelRef
 from physis_core.types import UserError
 from physis_lab.session.engine_run import free_stream, run_streams
 from physis_ros.cli import trace as verb
@@ -14,7 +14,7 @@ BLOCKS = 3
 
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    model = ModelRef(kind="synthetic", config={"steps": 2, "blocks": BLOCKS})
+    model = ModelRef(family="synthetic", config={"steps": 2, "blocks": BLOCKS})
     deployment = simple_deployment(
         model,
         partition="stage",

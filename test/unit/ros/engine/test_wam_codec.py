@@ -16,7 +16,6 @@ CONTRACT = WamContract(
     image_size=(4, 6),
     action_steps=3,
     step_s=0.05,
-    period_s=0.1,
     lookahead_max_s=0.6,
 )
 LEFT = np.full((4, 6, 3), 1, np.uint8)

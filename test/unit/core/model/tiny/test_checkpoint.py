@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from physis_core.model.loading import ModelRef, load, load_spec
-from physis_core.model.tiny import checkpoint, container
+from physis_core.model.header import METADATA_KEY
+from physis_core.model.loading import load, load_spec
+from physis_core.model.registry import ModelRef
+from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.loading import random_tiny
 from physis_core.types import UserError
@@ -54,16 +57,16 @@ def test_only_owned_blocks_are_read(path: Path) -> None:
 
 
 def test_the_general_loader_builds_it(path: Path) -> None:
-    ref = ModelRef(kind="tiny", checkpoint=str(path))
+    ref = ModelRef(family="tiny", checkpoint=str(path))
     assert load(ref, [0, 2]).spec == load_spec(ref) == random_tiny(CONFIG).spec
     with pytest.raises(UserError, match=r"model\.config\.dim"):
-        load(ModelRef(kind="tiny", checkpoint=str(path), config={"dim": 8}))
+        load(ModelRef(family="tiny", checkpoint=str(path), config={"dim": 8}))
 
 
 def rewritten(path: Path, **changes: object) -> Path:
     config, weights = checkpoint.load(path)
-    header = {"format": checkpoint.FORMAT, "config": {**config.to_json(), **changes}}
-    save_file(weights, path, metadata={container.METADATA_KEY: json.dumps(header)})
+    header = {"format": TinyConfig.FORMAT, "config": {**asdict(config), **changes}}
+    save_file(weights, path, metadata={METADATA_KEY: json.dumps(header)})
     return path
 
 

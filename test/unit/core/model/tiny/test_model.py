@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from physis_core.model.conformance import broken_promises
-from physis_core.model.noise_schedule import draw_noise
+from physis_core.model.noise_schedule import draw_noise, schedule_of
 from physis_core.model.protocol import NoiseKey, Payload
 from physis_core.model.reference import ReferenceStream
 from physis_core.model.tiny.config import TinyConfig
@@ -91,7 +91,7 @@ def test_staged_passes_over_rolling_kv_equal_the_masked_forward_over_the_sequenc
 ) -> None:
     """The sequence pass gets the staged path's inputs of a step and must give its predictions."""
     model = random_tiny(config, seed=seed % 1000)
-    network, schedule = model.network, config.schedule
+    network, schedule = model.network, schedule_of(config)
     seen = observation(config, seed, chunks)
     keys = [NoiseKey(seed=seed, epoch=0, chunk_id=c) for c in range(chunks)]
     with torch.inference_mode():
@@ -215,7 +215,7 @@ def test_with_clean_kv_the_forward_over_the_sequence_is_what_the_staged_path_com
 ) -> None:
     """The sequence pass gets each chunk's clean latent as its history, as the rerun leaves it."""
     model = random_tiny(replace(config, kv="clean"), seed=seed % 1000)
-    network, schedule = model.network, config.schedule
+    network, schedule = model.network, schedule_of(config)
     seen = observation(config, seed, chunks)
     keys = [NoiseKey(seed=seed, epoch=0, chunk_id=c) for c in range(chunks)]
     windows = [model.new_kv(block) for block in range(config.blocks)]

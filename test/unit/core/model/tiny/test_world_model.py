@@ -10,20 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_core.model.conformance import broken_promises
-from physis_core.model.loading import ModelRef, load, load_spec
-from physis_core.model.noise_schedule import draw_noise
+from physis_core.model.description import COMMANDS, FRAMES
+from physis_core.model.loading import load, load_spec
+from physis_core.model.noise_schedule import draw_noise, schedule_of
 from physis_core.model.protocol import NoiseKey
 from physis_core.model.reference import ReferenceStream
-from physis_core.model.tiny.autoencoder import Autoencoder, AutoencoderConfig
-from physis_core.model.tiny.autoencoder_file import load_autoencoder, save_autoencoder
-from physis_core.model.tiny.world_config import WorldConfig
-from physis_core.model.tiny.world_file import (
-    load_frame_coder,
-    random_world,
-    read_world_config,
-    save_world,
-)
-from physis_core.model.tiny.world_model import ACTIONS, FIRST, FRAMES, LATENTS
+from physis_core.model.registry import ModelRef
+from physis_core.model.tiny import checkpoint
+from physis_core.model.tiny.autoencoder import Autoencoder
+from physis_core.model.tiny.config import AutoencoderConfig, WorldConfig, read_config
+from physis_core.model.tiny.loading import load_autoencoder, load_frame_coder, random_world
+from physis_core.model.tiny.world_model import FIRST, LATENTS
 from physis_core.types import UserError
 
 torch.set_num_threads(1)
@@ -71,7 +68,7 @@ def test_staged_passes_over_rolling_kv_equal_the_masked_forward(
         windows = [[model.new_kv(b) for b in range(config.blocks)] for _ in range(config.steps)]
         entering: list[list[torch.Tensor]] = [[] for _ in range(config.steps + 1)]
         for c in range(chunks):
-            latent = model.inject({ACTIONS: actions[c : c + 1], FIRST: first}, [keys[c]])
+            latent = model.inject({COMMANDS: actions[c : c + 1], FIRST: first}, [keys[c]])
             for d in range(config.steps):
                 entering[d].append(latent[0])
                 hidden = model.embed(latent, [d])
@@ -80,12 +77,12 @@ def test_staged_passes_over_rolling_kv_equal_the_masked_forward(
                 latent = model.head(hidden, [d], [keys[c]])
             entering[config.steps].append(latent[0])
         for d in range(config.steps):
-            level = torch.tensor([config.schedule.level(d)])
+            level = torch.tensor([schedule_of(config).level(d)])
             clean = model.network.sequence(
                 torch.cat(entering[d])[None], actions[None], first, level
             )
             fresh = torch.stack([draw_noise(k, d + 1, shape) for k in keys])
-            wanted = config.schedule.next_input(clean[0], fresh, [d] * chunks)
+            wanted = schedule_of(config).next_input(clean[0], fresh, [d] * chunks)
             torch.testing.assert_close(torch.cat(entering[d + 1]), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -97,7 +94,7 @@ def test_it_keeps_the_promises_of_a_staged_model(decode: bool) -> None:
 def test_a_chunk_gives_its_frames_and_does_not_ask_for_the_ones_before() -> None:
     config = small_config()
     first = torch.zeros(config.frame_tokens, config.channels)
-    seen = {ACTIONS: torch.zeros(2, 2), FIRST: first}
+    seen = {COMMANDS: torch.zeros(2, 2), FIRST: first}
     made = ReferenceStream(random_world(config), seed=3).run_chunk({0: seen})
     assert made[FRAMES].shape == (2, 32, 64, 3)
     assert made[FRAMES].dtype == torch.uint8
@@ -117,14 +114,14 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     config = small_config()
     model = random_world(config, seed=5)
     path = tmp_path / "world.safetensors"
-    save_world(path, config, model.network.half().float().state_dict(), {"note": 1})
-    assert read_world_config(path) == config
-    again = load(ModelRef(kind="tiny_world", checkpoint=str(path)))
+    checkpoint.save(path, config, model.network.half().float().state_dict(), {"note": 1})
+    assert read_config(path, WorldConfig) == config
+    again = load(ModelRef(family="tiny_world", checkpoint=str(path)))
     for name, value in model.network.state_dict().items():
         torch.testing.assert_close(again.network.state_dict()[name], value)  # type: ignore[attr-defined]
-    part = load(ModelRef(kind="tiny_world", checkpoint=str(path)), blocks=[1])
+    part = load(ModelRef(family="tiny_world", checkpoint=str(path)), blocks=[1])
     assert part.spec == again.spec
-    bare = load_spec(ModelRef(kind="tiny_world", checkpoint=str(path), config={"decode": False}))
+    bare = load_spec(ModelRef(family="tiny_world", checkpoint=str(path), config={"decode": False}))
     assert set(bare.outputs) == {LATENTS}
     coder = load_frame_coder(path)
     frame = torch.zeros(1, 32, 64, 3, dtype=torch.uint8)
@@ -135,21 +132,21 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     config = small_config()
     model = random_world(config)
     path = tmp_path / "world.safetensors"
-    save_world(path, config, model.network.state_dict(), {})
+    checkpoint.save(path, config, model.network.state_dict(), {})
     with pytest.raises(UserError, match="model.config.dim"):
-        load_spec(ModelRef(kind="tiny_world", checkpoint=str(path), config={"dim": 8}))
+        load_spec(ModelRef(family="tiny_world", checkpoint=str(path), config={"dim": 8}))
     with pytest.raises(UserError, match="prompt"):
         model.condition({"prompt": "wave"})
     with pytest.raises(UserError, match="frame_size"):
         small_config(frame_size=(33, 64))
     other = tmp_path / "autoencoder.safetensors"
     coder = Autoencoder(config.autoencoder)
-    save_autoencoder(other, config.autoencoder, coder.state_dict(), {})
+    checkpoint.save(other, config.autoencoder, coder.state_dict(), {})
     with pytest.raises(UserError, match="physis-frames/1"):
-        read_world_config(other)
+        read_config(other, WorldConfig)
     assert load_autoencoder(other).config == config.autoencoder
     weights = model.network.state_dict()
     weights.pop("place")
-    save_world(path, config, weights, {})
+    checkpoint.save(path, config, weights, {})
     with pytest.raises(UserError, match="place"):
-        load(ModelRef(kind="tiny_world", checkpoint=str(path)))
+        load(ModelRef(family="tiny_world", checkpoint=str(path)))

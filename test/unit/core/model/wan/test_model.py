@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 pytest.importorskip("diffusers", reason="the wan extra is not installed")
 
 from physis_core.model.conformance import broken_promises
-from physis_core.model.loading import ModelRef, load, load_spec
-from physis_core.model.wan.config import WanConfig, wan_spec
+from physis_core.model.loading import load, load_spec
+from physis_core.model.registry import ModelRef
+from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.loading import build_wan
 from physis_core.model.wan.model import WanModel
+from physis_core.model.wan.spec import wan_spec
 from physis_core.types import UserError
 
 torch.set_num_threads(1)
@@ -101,7 +103,7 @@ def test_the_spec_counts_the_bytes_that_are_there(dtype: str, norm: bool) -> Non
 
 
 def test_a_real_size_costs_what_is_published_without_building_it() -> None:
-    spec = load_spec(ModelRef(kind="wan"))
+    spec = load_spec(ModelRef(family="wan"))
     assert spec.block_weight_bytes[0] / 2 == pytest.approx(46.4e6, rel=2e-3)
     assert round(spec.kv_bytes / 2**20) == 192
     assert spec.hidden[0].shape == (1560, 1536)
@@ -121,7 +123,7 @@ def test_a_rank_holds_only_what_its_blocks_need() -> None:
 
 
 def test_loading_by_reference(tmp_path: Path) -> None:
-    ref = ModelRef.from_json(ModelRef(kind="wan", config=SMALL).to_json())
+    ref = ModelRef.from_json(ModelRef(family="wan", config=SMALL).to_json())
     model = load(ref, blocks=[0])
     assert model.spec == load_spec(ref)
     text = torch.randn(3, 10)
@@ -149,7 +151,7 @@ def test_loading_by_reference(tmp_path: Path) -> None:
 )
 def test_bad_configuration_names_the_field(field: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"^{field}: "):
-        load_spec(ModelRef(kind="wan", config={**SMALL, field: value}))
+        load_spec(ModelRef(family="wan", config={**SMALL, field: value}))
 
 
 @pytest.mark.parametrize(

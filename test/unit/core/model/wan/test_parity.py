@@ -15,6 +15,7 @@ from diffusers.models.transformers.transformer_wan import (
     WanTransformer3DModel,
 )
 
+from physis_core.model.noise_schedule import schedule_of
 from physis_core.model.protocol import NoiseKey
 from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.loading import build_wan
@@ -115,7 +116,7 @@ def test_noisy_kv_equals_one_masked_forward(latents: int, window_chunks: int, st
         padded[0, :5] = text
         theirs = original(model, window_chunks, 5)(
             torch.cat(chunks, dim=2),
-            torch.tensor([1000.0 * c.schedule.level(step)]),
+            torch.tensor([1000.0 * schedule_of(c).level(step)]),
             padded,
             return_dict=False,
         )[0]
@@ -131,7 +132,7 @@ def test_observed_frames_are_at_timestep_zero() -> None:
     chunks = [torch.randn(1, 4, 3, 4, 6, generator=generator) for _ in range(3)]
     known = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
     text = torch.randn(7, 10, generator=generator)
-    level = 1000.0 * c.schedule.level(1)
+    level = 1000.0 * schedule_of(c).level(1)
     timestep = ((1 - known) * level).repeat_interleave(c.tokens // 3, dim=1).reshape(1, -1)
     with torch.inference_mode():
         ours = torch.cat(staged(model, chunks, 1, text, known), dim=2)
@@ -157,7 +158,7 @@ def test_clean_kv_equals_a_forward_with_the_past_at_timestep_zero() -> None:
                 hidden = model.block(block, hidden, [step], [window], condition, [write])
         ours = model.flow(hidden)
         timestep = torch.cat([torch.zeros(3 * c.tokens), torch.full((c.tokens,), 0.0)])
-        timestep[3 * c.tokens :] = 1000.0 * c.schedule.level(1)
+        timestep[3 * c.tokens :] = 1000.0 * schedule_of(c).level(1)
         theirs = original(model, 9, 4)(
             torch.cat([*past, now], dim=2), timestep[None], text[None], return_dict=False
         )[0][:, :, -1:]

@@ -10,13 +10,14 @@ from torch.distributed import TCPStore
 
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.engine import Engine
-from physis_core.model.loading import ModelRef, load_spec
+from physis_core.model.loading import load_spec
+from physis_core.model.registry import ModelRef
 from physis_core.types import UserError
 from physis_core.worker.links.envelope import ENVELOPE_BYTES
 from physis_core.worker.links.gloo import GlooReceiver, GlooSender, edge_group
 from physis_core.worker.links.link import PayloadLayout, check_link
 
-SPEC = load_spec(ModelRef(kind="synthetic", config={"extra_stream_tokens": 3}))
+SPEC = load_spec(ModelRef(family="synthetic", config={"extra_stream_tokens": 3}))
 PATIENCE_S = 60.0
 
 
@@ -127,7 +128,7 @@ def test_a_closed_edge_is_not_a_lost_one_and_sends_nothing_more():
 def test_nccl_without_cuda_is_refused_in_one_line():
     with pytest.raises(UserError, match="nccl"):
         check_link("nccl")
-    ref = ModelRef(kind="synthetic", config={})
+    ref = ModelRef(family="synthetic", config={})
     deployment = simple_deployment(ref, partition="block", devices=2, workers=2, link="nccl")
     with pytest.raises(UserError, match="link"):
         Engine(deployment, on_chunk=lambda c: None).start(PATIENCE_S)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from physis_core.model.attention import windowed_attention
-from physis_core.model.kv import ChunkKVWindow, check_window, window_bytes
+from physis_core.model.kv import ChunkKVWindow, window_bytes
 from physis_core.model.noise_schedule import FlowSchedule, draw_noise_rows
 from physis_core.model.protocol import (
     KVWindow,
@@ -27,69 +27,14 @@ from physis_core.model.protocol import (
     TensorSpec,
 )
 from physis_core.model.rope import ChunkRope
-from physis_core.types import KVMode, UserError
+from physis_core.model.synthetic.config import OBSERVATION_SIZE, SyntheticConfig
+from physis_core.types import UserError
 
-OBSERVATION_SIZE = 4
 ACTION_JOINTS = 2
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticConfig:
-    """`ffn` is the width of each block's feed-forward layer (2 x dim everywhere when empty): make
-    blocks differ in cost by it. With `extra_stream_tokens` above 0 latent and hidden carry a second
-    stream of tokens beside the first, as audio beside video. float64 shows equality to many digits.
-    """
-
-    steps: int = 4
-    blocks: int = 4
-    tokens: int = 8
-    dim: int = 16
-    heads: int = 2
-    window_chunks: int = 3
-    sink_chunks: int = 0
-    kv: KVMode = "noisy"
-    extra_stream_tokens: int = 0
-    ffn: tuple[int, ...] = ()
-    seed: int = 0
-    dtype: str = "float32"
-
-    def __post_init__(self) -> None:
-        for field in ("steps", "blocks", "tokens", "heads"):
-            if getattr(self, field) < 1:
-                raise UserError(field, getattr(self, field), "must be at least 1")
-        if self.dim % (2 * self.heads) or self.dim < OBSERVATION_SIZE:
-            raise UserError(
-                "dim",
-                self.dim,
-                f"must be a multiple of 2 x heads = {2 * self.heads}, at least {OBSERVATION_SIZE}",
-            )
-        if self.extra_stream_tokens < 0:
-            raise UserError("extra_stream_tokens", self.extra_stream_tokens, "must not be below 0")
-        if self.kv not in get_args(KVMode):
-            raise UserError("kv", self.kv, f"one of {', '.join(get_args(KVMode))}")
-        if self.dtype not in DTYPES:
-            raise UserError("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        object.__setattr__(self, "ffn", tuple(self.ffn))
-        if self.ffn and (len(self.ffn) != self.blocks or min(self.ffn) < 1):
-            raise UserError("ffn", self.ffn, f"needs {self.blocks} widths of at least 1, or none")
-        check_window(self.window_chunks, self.sink_chunks)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return self.ffn or (2 * self.dim,) * self.blocks
-
-    @property
-    def all_tokens(self) -> int:
-        return self.tokens + self.extra_stream_tokens
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
 
 
 def synthetic_spec(config: SyntheticConfig) -> ModelSpec:
-    dtype = config.torch_dtype
+    dtype = _dtype(config)
     streams = [TensorSpec(shape=(config.tokens, config.dim), dtype=dtype)]
     if config.extra_stream_tokens:
         streams.append(TensorSpec(shape=(config.extra_stream_tokens, config.dim), dtype=dtype))
@@ -175,7 +120,7 @@ class SyntheticModel:
             tokens=config.all_tokens,
             heads=config.heads,
             head_dim=config.dim // config.heads,
-            dtype=config.torch_dtype,
+            dtype=_dtype(config),
             device=self._device,
         )
 
@@ -186,7 +131,7 @@ class SyntheticModel:
         bias = values.get("bias", 0.0)
         if not isinstance(bias, (int, float)) or not math.isfinite(bias):
             raise UserError("bias", bias, "must be a finite number")
-        return {"bias": torch.tensor(float(bias), dtype=self.config.torch_dtype).to(self._device)}
+        return {"bias": torch.tensor(float(bias), dtype=_dtype(self.config)).to(self._device)}
 
     def inject(self, observation: Mapping[str, Tensor], noise: Sequence[NoiseKey]) -> Payload:
         streams = []
@@ -249,7 +194,7 @@ class SyntheticModel:
         return outputs
 
     def _seen(self, observation: Mapping[str, Tensor]) -> Tensor:
-        state = observation["state"].to(device=self._device, dtype=self.config.torch_dtype)
+        state = observation["state"].to(device=self._device, dtype=_dtype(self.config))
         return state @ self._see
 
     def _make_block(self, block: int) -> _Block:
@@ -265,7 +210,11 @@ class SyntheticModel:
 
     def _weights(self, part: int) -> _Draw:
         seed = (self.config.seed * 1_000_003 + part + 1) % 2**63
-        return _Draw(torch.Generator().manual_seed(seed), self.config.torch_dtype, self._device)
+        return _Draw(torch.Generator().manual_seed(seed), _dtype(self.config), self._device)
+
+
+def _dtype(config: SyntheticConfig) -> torch.dtype:
+    return torch.float64 if config.dtype == "float64" else torch.float32
 
 
 class _Draw:

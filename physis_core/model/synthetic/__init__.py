@@ -1,0 +1,1 @@
+"""A cheap model with random weights, to try the engine with."""
