@@ -33,13 +33,17 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
     partial.replace(path)
 
 
+def check_folder(field: str, path: Path | None) -> None:
+    """Refuse a file whose directory does not exist; None is no file."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UserError(field, str(path), f"there is no directory {str(path.absolute().parent)!r}")
+
+
 def check_writable(path: Path) -> None:
     """Refuse a result file that could not be written, before any work is done for it."""
     if path.is_dir():
         raise UserError("json", str(path), "is a directory")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UserError("json", str(path), f"there is no directory {str(folder)!r}")
+    check_folder("json", path)
     existed = path.exists()
     try:
         with path.open("a"):

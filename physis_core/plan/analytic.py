@@ -13,16 +13,19 @@ cross-attention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from physis_core.deployment.fields import Fields
-from physis_core.plan.profile import BlockCost, ModelProfile
+from msgspec import Meta
+
+from physis_core.decoding import NotNegative, Part, Positive
+from physis_core.plan.profile import BATCHES, BlockCost, ModelProfile
 from physis_core.types import UserError
 
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+Share = Annotated[float, Meta(gt=0, le=1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Backbone:
     """Public shape of a model. `window` counts latents whose KV a stage keeps, sink included."""
 
@@ -37,124 +40,53 @@ class Backbone:
     text_tokens: int
     note: str = ""
 
+    def with_tokens(self, tokens: int | None) -> Backbone:
+        """The same shape at another resolution; None keeps it."""
+        if tokens is None or tokens == self.tokens_per_latent:
+            return self
+        return replace(self, tokens_per_latent=tokens, note="tokens as given")
+
 
 BACKBONES: Mapping[str, Backbone] = {
     b.name: b
     for b in (
+        # name, blocks, dim, attention dim, parameters per block, tokens, window, sink, text, note
+        Backbone("wan2.1-1.3b", 30, 1536, 1536, 46.4e6, 1560, 21, 0, 512),
         Backbone(
-            name="wan2.1-1.3b",
-            blocks=30,
-            dim=1536,
-            attention_dim=1536,
-            parameters_per_block=46.4e6,
-            tokens_per_latent=1560,
-            window=21,
-            sink=0,
-            text_tokens=512,
-        ),
-        Backbone(
-            name="wan2.2-5b",
-            blocks=30,
-            dim=3072,
-            attention_dim=3072,
-            parameters_per_block=163.7e6,
-            tokens_per_latent=880,
-            window=18,
-            sink=0,
-            text_tokens=512,
+            *("wan2.2-5b", 30, 3072, 3072, 163.7e6, 880, 18, 0, 512),
             note="880 tokens per latent is 704x1280; at 480x832 it is 390",
         ),
+        Backbone("wan2.1-14b", 40, 5120, 5120, 351.4e6, 1560, 7, 1, 512),
         Backbone(
-            name="wan2.1-14b",
-            blocks=40,
-            dim=5120,
-            attention_dim=5120,
-            parameters_per_block=351.4e6,
-            tokens_per_latent=1560,
-            window=7,
-            sink=1,
-            text_tokens=512,
-        ),
-        Backbone(
-            name="ltx-2.5-22b",
-            blocks=48,
-            dim=4096,
-            attention_dim=4096,
-            parameters_per_block=22e9 / 48,
-            tokens_per_latent=880,
-            window=21,
-            sink=0,
-            text_tokens=512,
+            *("ltx-2.5-22b", 48, 4096, 4096, 22e9 / 48, 880, 21, 0, 512),
             note="parameters per block are the total over the blocks, tokens are 704x1280 at 32x32:"
             " neither is public",
         ),
-        Backbone(
-            name="minimax-h3-33b",
-            blocks=50,
-            dim=5376,
-            attention_dim=7168,
-            parameters_per_block=645.6e6,
-            tokens_per_latent=1008,
-            window=18,
-            sink=0,
-            text_tokens=0,
-        ),
+        Backbone("minimax-h3-33b", 50, 5376, 7168, 645.6e6, 1008, 18, 0, 0),
     )
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceModel:
-    """A device as the computed profiles see it.
+class DeviceModel(Part, frozen=True, kw_only=True):
+    """A device as the computed profiles see it, with the fields of a plan file's `device`.
 
     `achieved_compute` and `achieved_bandwidth` are the fractions of the peaks that real kernels
-    reach; `overhead_s` is spent per block whatever the batch (kernel launches, dispatch);
+    reach; `overhead_ms` is spent per block whatever the batch (kernel launches, dispatch);
     `p99_ratio` is p99 over p50.
     """
 
-    name: str
-    peak_flops: float
-    bandwidth_bytes_s: float
-    memory_bytes: float
-    achieved_compute: float
-    achieved_bandwidth: float
-    overhead_s: float
-    p99_ratio: float = 1.05
+    name: str = "device"
+    peak_tflops: Positive
+    bandwidth_gb_s: Positive
+    memory_gib: Positive
+    achieved_compute: Share
+    achieved_bandwidth: Share
+    overhead_ms: NotNegative = 0.0
+    p99_ratio: Annotated[float, Meta(ge=1)] = 1.05
 
-    def __post_init__(self) -> None:
-        for name in ("peak_flops", "bandwidth_bytes_s", "memory_bytes"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(name, getattr(self, name), "must be positive")
-        for name in ("achieved_compute", "achieved_bandwidth"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise UserError(name, getattr(self, name), "must be in (0, 1]")
-        if self.overhead_s < 0.0:
-            raise UserError("overhead_s", self.overhead_s, "must not be negative")
-        if self.p99_ratio < 1.0:
-            raise UserError("p99_ratio", self.p99_ratio, "must be at least 1")
-
-
-def read_device(fields: Fields) -> DeviceModel:
-    fields.only(
-        "name",
-        "peak_tflops",
-        "bandwidth_gb_s",
-        "memory_gib",
-        "achieved_compute",
-        "achieved_bandwidth",
-        "overhead_ms",
-        "p99_ratio",
-    )
-    return DeviceModel(
-        name=fields.text("name", "device"),
-        peak_flops=fields.number("peak_tflops", above=0.0) * 1e12,
-        bandwidth_bytes_s=fields.number("bandwidth_gb_s", above=0.0) * 1e9,
-        memory_bytes=fields.number("memory_gib", above=0.0) * 2**30,
-        achieved_compute=fields.number("achieved_compute", above=0.0, most=1.0),
-        achieved_bandwidth=fields.number("achieved_bandwidth", above=0.0, most=1.0),
-        overhead_s=fields.number("overhead_ms", 0.0, least=0.0) / 1e3,
-        p99_ratio=fields.number("p99_ratio", 1.05, least=1.0),
-    )
+    @property
+    def overhead_s(self) -> float:
+        return self.overhead_ms / 1e3
 
 
 def block_flops(model: Backbone, latents: int = 1) -> float:
@@ -194,8 +126,8 @@ def analytic_profile(
     # A block reads and writes its hidden state about ten times over (norms, projections,
     # residuals).
     traffic = kv + 10.0 * hidden
-    compute_s = flops / (device.peak_flops * device.achieved_compute)
-    memory_rate = device.bandwidth_bytes_s * device.achieved_bandwidth
+    compute_s = flops / (device.peak_tflops * 1e12 * device.achieved_compute)
+    memory_rate = device.bandwidth_gb_s * 1e9 * device.achieved_bandwidth
     p50 = {
         n: device.overhead_s + max(n * compute_s, (weights + n * traffic) / memory_rate)
         for n in BATCHES
@@ -215,9 +147,9 @@ def analytic_profile(
         f" {hidden / 2**20:.1f} MiB"
     )
     speed = (
-        f"{device.name}: peak {device.peak_flops / 1e12:g} TFLOP/s of which"
-        f" {100 * device.achieved_compute:g}% is reached, {device.bandwidth_bytes_s / 1e9:g} GB/s"
-        f" of which {100 * device.achieved_bandwidth:g}%, {device.overhead_s * 1e3:g} ms per block"
+        f"{device.name}: peak {device.peak_tflops:g} TFLOP/s of which"
+        f" {100 * device.achieved_compute:g}% is reached, {device.bandwidth_gb_s:g} GB/s"
+        f" of which {100 * device.achieved_bandwidth:g}%, {device.overhead_ms:g} ms per block"
         f" whatever the batch, p99 = {device.p99_ratio:g} x p50"
     )
     scope = "no other work on the device; embed, head and VAE are not counted"

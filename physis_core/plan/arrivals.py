@@ -1,19 +1,20 @@
-"""Streams that come and go: from a trace or a distribution, admitted by the engine's own
+"""Streams that arrive at a running simulation and leave it, admitted by the engine's own
 admission."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from physis_core.plan.admission import Admission, Admitted, StreamRequest
+from physis_core.plan.admission import Admission
+from physis_core.plan.requests import Admitted, StreamRequest
 from physis_core.sim.scenario import SimStream
 from physis_core.sim.simulator import Simulator
-from physis_core.types import Refused, UserError
+from physis_core.types import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,42 +26,33 @@ class Arrival:
     stay_s: float = math.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonArrivals:
-    """Independent arrivals at `rate_hz`, exponential stays of mean `mean_stay_s`, kinds drawn
+def poisson_arrivals(
+    kinds: Sequence[StreamRequest], *, rate_hz: float, mean_stay_s: float, end_s: float, seed: int
+) -> list[Arrival]:
+    """Independent arrivals at `rate_hz` until `end_s`, with exponential stays; kinds are drawn
     evenly.
     """
-
-    rate_hz: float
-    mean_stay_s: float
-
-    def __post_init__(self) -> None:
-        for name in ("rate_hz", "mean_stay_s"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise UserError(name, getattr(self, name), "must be positive and finite")
-
-    def draw(self, kinds: Sequence[StreamRequest], end_s: float, seed: int) -> list[Arrival]:
-        random = np.random.default_rng([seed, 3])
-        out: list[Arrival] = []
-        now_s = 0.0
-        while True:
-            now_s += float(random.exponential(1.0 / self.rate_hz))
-            if now_s >= end_s:
-                return out
-            kind = kinds[int(random.integers(len(kinds)))]
-            request = StreamRequest(
-                stream_id=f"{kind.stream_id}@{len(out)}",
-                model=kind.model,
-                slo=kind.slo,
-                priority=kind.priority,
-            )
-            stay_s = max(1e-3, float(random.exponential(self.mean_stay_s)))
-            out.append(Arrival(request=request, at_s=now_s, stay_s=stay_s))
+    random = np.random.default_rng([seed, 3])
+    out: list[Arrival] = []
+    now_s = 0.0
+    while True:
+        now_s += float(random.exponential(1.0 / rate_hz))
+        if now_s >= end_s:
+            return out
+        kind = kinds[int(random.integers(len(kinds)))]
+        request = StreamRequest(
+            stream_id=f"{kind.stream_id}@{len(out)}",
+            model=kind.model,
+            slo=kind.slo,
+            priority=kind.priority,
+        )
+        stay_s = max(1e-3, float(random.exponential(mean_stay_s)))
+        out.append(Arrival(request=request, at_s=now_s, stay_s=stay_s))
 
 
 @dataclass(slots=True)
-class Door:
-    """Lets arrivals into a running simulation, and remembers whom it refused."""
+class Arrivals:
+    """Opens arriving streams in a running simulation, and records which were refused."""
 
     admission: Admission
     simulator: Simulator
@@ -71,7 +63,7 @@ class Door:
     admitted: int = 0
     most_open: int = 0
 
-    def expect(self, arrivals: Sequence[Arrival]) -> None:
+    def expect(self, arrivals: Iterable[Arrival]) -> None:
         for arrival in arrivals:
             self.simulator.at(arrival.at_s, lambda a=arrival: self._arrive(a))  # type: ignore[misc]
 
@@ -94,27 +86,31 @@ class Door:
                     "at_s": now_s,
                     "stream": request.stream_id,
                     "model": request.model,
-                    "reason": outcome.reason,
-                    "short_resource": outcome.short_resource,
-                    "device": outcome.device,
-                    "nearest": outcome.nearest,
+                    **asdict(outcome),
                 }
             )
         else:
             self.admitted += 1
-            self.simulator.open(self._stream(outcome))
+            self.simulator.open(
+                stream_of(
+                    outcome,
+                    self.admission,
+                    open_s=now_s,
+                    sensor_period_s=self.sensor_period_s,
+                    sensor_delay_s=self.sensor_delay_s,
+                )
+            )
             if arrival.stay_s < math.inf:
                 self.simulator.at(now_s + arrival.stay_s, lambda: self._leave(request.stream_id))
-        self.look(now_s)
+        self.note_fragmentation(now_s)
 
     def _leave(self, stream_id: str) -> None:
         self.simulator.close(stream_id)
-        # What is in flight still runs, for less than a response; the place is given away at once.
+        # Chunks in flight still run, for less than a response; the place is free at once.
         self.admission.leave(stream_id)
-        self.look(self.simulator.clock.now_s())
+        self.note_fragmentation(self.simulator.clock.now_s())
 
-    def look(self, now_s: float) -> None:
-        """Note how fragmented the pool is."""
+    def note_fragmentation(self, now_s: float) -> None:
         memory, time = self.admission.fragmentation()
         self.most_open = max(self.most_open, len(self.admission.admitted))
         self.fragmentation.append(
@@ -126,15 +122,6 @@ class Door:
             }
         )
 
-    def _stream(self, admitted: Admitted) -> SimStream:
-        return stream_of(
-            admitted,
-            self.admission,
-            open_s=self.simulator.clock.now_s(),
-            sensor_period_s=self.sensor_period_s,
-            sensor_delay_s=self.sensor_delay_s,
-        )
-
 
 def stream_of(
     admitted: Admitted,
@@ -144,7 +131,7 @@ def stream_of(
     sensor_period_s: float = 0.0,
     sensor_delay_s: float = 0.0,
 ) -> SimStream:
-    """A stream of the full simulation, with an allowance for what runs beside it."""
+    """A stream of the full simulation, with an allowance for the streams that share its devices."""
     placed = admitted.placed
     profile = admission.models[placed.model]
     first = admission.placement.tables.first_key[placed.model]
@@ -168,7 +155,7 @@ def stream_of(
 
 
 def device_memory(admission: Admission) -> dict[int, dict[str, float]]:
-    """Bytes by device and use, for the streams that are in now."""
+    """Bytes by device and use, for the streams that are open now."""
     out: dict[int, dict[str, float]] = {}
     weights: dict[int, set[tuple[str, int]]] = {}
     for admitted in admission.admitted.values():
@@ -179,8 +166,7 @@ def device_memory(admission: Admission) -> dict[int, dict[str, float]]:
             )
             stages = admitted.plan.partition.stages_of(rank)
             blocks = admitted.plan.partition.blocks_of(rank)
-            caches = len(blocks) if profile.kv == "clean" else len(stages)
-            use["kv"] += caches * profile.kv_bytes
+            use["kv"] += profile.kv_bytes_of(stages)
             use["activations"] += profile.activation_bytes
             for block in blocks:
                 if (admitted.request.model, block) not in weights.setdefault(device, set()):

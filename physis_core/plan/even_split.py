@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from physis_core.deployment.topology import Pool
-from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.arrivals import stream_of
-from physis_core.plan.coarse import component
+from physis_core.plan.packing import pack
 from physis_core.plan.placement.grouping import Planner
-from physis_core.plan.placement.packing import pack
 from physis_core.plan.profile import ModelProfile
+from physis_core.plan.requests import AdmissionPolicy, Admitted, StreamRequest
 from physis_core.plan.slo import Slo
+from physis_core.plan.slo_check import component, phase
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 
-_GOLDEN = 0.6180339887498949
+_PERIODS = 12
+_NOISE = NoiseSpec(p99_ratio=1.05)
+"""Of the simulations that verify a count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +51,22 @@ def compare(
     profile: ModelProfile,
     pool: Pool,
     slo: Slo,
-    policy: Policy,
-    *,
-    periods: int = 12,
-    p99_ratio: float = 1.05,
-    seed: int = 0,
+    policy: AdmissionPolicy,
 ) -> Comparison:
     """The largest verified number of equal streams, both ways."""
-    noise = NoiseSpec(p99_ratio=p99_ratio)
-    even, size, shape = _even(profile, pool, slo, policy, periods, noise, seed)
+    even, size, shape = _even(profile, pool, slo, policy)
     most = pool.devices * 8
     asked = [StreamRequest(stream_id=f"s{i}", model=profile.name, slo=slo) for i in range(most)]
     admission = pack(
         pool,
         {profile.name: profile},
-        # Devices of their own are what the even split gives; here it is sharing that is judged.
+        # Here sharing is judged; devices of their own are the even split.
         replace(policy, advise=False, alone=False, stop_at_refusal=True),
         asked,
         attempts=2 * policy.groupings + 2,
     )
     placed = list(admission.admitted.values())
-    kept = [
-        one
-        for part in _components(placed)
-        for one in part[: _most_verified(admission, part, periods, noise, seed)]
-    ]
+    kept = [one for part in _components(placed) for one in part[: _most_verified(admission, part)]]
     shapes: dict[str, None] = {one.plan.shape: None for one in kept}
     return Comparison(
         model=profile.name,
@@ -89,10 +83,7 @@ def _even(
     profile: ModelProfile,
     pool: Pool,
     slo: Slo,
-    policy: Policy,
-    periods: int,
-    noise: NoiseSpec,
-    seed: int,
+    policy: AdmissionPolicy,
 ) -> tuple[int, int, str]:
     """(streams, devices of a group, its shape). A group has its devices to itself."""
     planner = Planner(profile, pool, max_batch=policy.max_batch)
@@ -105,13 +96,13 @@ def _even(
             admission = Admission(group, models, alone, planners=planners)
             request = StreamRequest(stream_id="s0", model=profile.name, slo=slo)
             one = Admitted(request=request, plan=plan, devices=tuple(range(size)))
-            if _kept([stream_of(one, admission)], admission, periods, noise, seed, 1.0):
+            if _kept([stream_of(one, admission)], admission, 1.0):
                 return pool.devices // size, size, plan.shape
     return 0, 0, ""
 
 
 def _components(placed: Sequence[Admitted]) -> list[list[Admitted]]:
-    """Streams that share devices, directly or not; nothing passes between the parts."""
+    """Groups of streams that share devices, directly or not; groups do not affect each other."""
     by_id = {one.request.stream_id: one for one in placed}
     parts = []
     while by_id:
@@ -123,24 +114,16 @@ def _components(placed: Sequence[Admitted]) -> list[list[Admitted]]:
     return parts
 
 
-def _most_verified(
-    admission: Admission,
-    placed: Sequence[Admitted],
-    periods: int,
-    noise: NoiseSpec,
-    seed: int,
-) -> int:
-    """The largest number of the first streams that keep their SLO together in the full
-    simulation.
-    """
+def _most_verified(admission: Admission, placed: Sequence[Admitted]) -> int:
+    """How many streams, from the first on, keep their SLO together in the full simulation."""
 
     def kept(count: int) -> bool:
         streams = [
-            replace(stream_of(one, admission), open_s=(i * _GOLDEN % 1.0) * 1.6)
+            replace(stream_of(one, admission), open_s=phase(i) * 1.6)
             for i, one in enumerate(placed[:count])
         ]
         stretch = 1.0 + admission.policy.shared_overhead
-        return _kept(streams, admission, periods, noise, seed, stretch)
+        return _kept(streams, admission, stretch)
 
     if not placed or kept(len(placed)):
         return len(placed)
@@ -154,15 +137,11 @@ def _most_verified(
     return low
 
 
-def _kept(
-    streams: Sequence[SimStream],
-    admission: Admission,
-    periods: int,
-    noise: NoiseSpec,
-    seed: int,
-    stretch: float,
-) -> bool:
-    """No chunk late and none dropped, once every stream's pacer has settled."""
+def _kept(streams: Sequence[SimStream], admission: Admission, stretch: float) -> bool:
+    """No chunk late and none dropped, once every stream's pacer has settled.
+
+    `stretch` lengthens every task.
+    """
     profile = next(iter(admission.models.values()))
     period_s = streams[0].period_s
     assert period_s is not None
@@ -177,11 +156,10 @@ def _kept(
                 for block, cost in enumerate(profile.block_costs)
             },
             streams=tuple(replace(s, first_responses=settle) for s in streams),
-            end_s=warmup_s + periods * period_s,
+            end_s=warmup_s + _PERIODS * period_s,
             max_batch=admission.policy.max_batch,
             eager_batching=admission.policy.eager_batching,
-            noise=noise,
-            seed=seed,
+            noise=_NOISE,
             record_tasks=0,
         )
     )

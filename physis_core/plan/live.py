@@ -16,9 +16,10 @@ from physis_core.deployment.deployment import Deployment
 from physis_core.deployment.topology import Pool
 from physis_core.engine.stream import StreamConfig
 from physis_core.pipeline.partition import Partition
-from physis_core.plan.admission import Admission, Policy, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.advice import nearest_at
 from physis_core.plan.profile import ModelProfile
+from physis_core.plan.requests import AdmissionPolicy, StreamRequest
 from physis_core.plan.slo import Meaning, Slo
 from physis_core.types import Refused, UserError
 
@@ -48,7 +49,7 @@ class LiveAdmission:
     count: Meaning = "action_chunks"
     per_chunk: float = 1.0
     max_response_s: float = math.inf
-    policy: Policy = field(default_factory=Policy)
+    policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
     _admission: Admission = field(init=False)
     _inside: dict[str, StreamConfig] = field(init=False, default_factory=dict)
     _left: deque[StreamConfig] = field(init=False, default_factory=deque)
@@ -160,5 +161,5 @@ def live_admission(
             for route in deployment.routes
         ),
         max_response_s=max_response_s,
-        policy=Policy(max_batch=deployment.max_batch, margin=margin),
+        policy=AdmissionPolicy(max_batch=deployment.max_batch, margin=margin),
     )

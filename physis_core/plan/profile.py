@@ -24,16 +24,21 @@ The file (YAML or JSON) is what `physis profile` writes and `physis plan` reads:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from msgspec import Meta
 
-from physis_core.deployment.fields import Fields, read_file
+from physis_core.decoding import Count, NotNegative, Part, Positive, decode
+from physis_core.files import read_file
 from physis_core.pipeline.costs import CostTable
 from physis_core.types import KVMode, StageGraph, UserError
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Batch sizes of computed costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +59,33 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model on one kind of device. `block_costs` has one entry per block."""
+    """One model on one kind of device. `block_costs` has one entry per block; a single entry stands
+    for all.
+    """
 
     name: str
-    source: str
-    device: str
-    steps: int
-    blocks: int
-    kv: KVMode
-    window_chunks: int
-    sink_chunks: int
-    kv_bytes: float
-    hidden_bytes: float
-    activation_bytes: float
-    shared_weight_bytes: float
+    source: Literal["measured", "analytic"]
+    device: str = ""
+    steps: Count
+    blocks: Count
+    kv: KVMode = "noisy"
+    window_chunks: Count
+    sink_chunks: Annotated[int, Meta(ge=0)] = 0
+    kv_bytes: NotNegative
+    hidden_bytes: NotNegative
+    activation_bytes: NotNegative = 0.0
+    shared_weight_bytes: NotNegative = 0.0
     block_costs: tuple[BlockCost, ...]
-    assumptions: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.block_costs) == 1:
+            object.__setattr__(self, "block_costs", self.block_costs * self.blocks)
         if len(self.block_costs) != self.blocks:
-            raise UserError("block_costs", len(self.block_costs), f"needs {self.blocks} entries")
+            entries = len(self.block_costs)
+            raise UserError(
+                "block_costs", entries, f"needs 1 entry or one per block, {self.blocks}"
+            )
 
     @property
     def graph(self) -> StageGraph:
@@ -85,9 +97,14 @@ class ModelProfile:
 
     @property
     def stream_kv_bytes(self) -> float:
-        """KV of one stream, all stages; with clean KV the steps share one cache."""
-        stages = self.blocks if self.kv == "clean" else self.graph.stages
-        return self.kv_bytes * stages
+        """KV of one stream, all stages."""
+        return self.kv_bytes_of(range(self.graph.stages))
+
+    def kv_bytes_of(self, stages: Collection[int]) -> float:
+        """KV of these stages of one stream; with clean KV the steps share one cache."""
+        if self.kv == "clean":
+            return len({stage % self.blocks for stage in stages}) * self.kv_bytes
+        return len(stages) * self.kv_bytes
 
     def table(self, *, p99: bool = False) -> CostTable:
         """Costs by block 0 .. L-1."""
@@ -124,87 +141,45 @@ class ModelProfile:
         path.write_text(text, encoding="utf-8")
 
 
+class CostFields(Part, frozen=True, kw_only=True):
+    """One entry of `block_costs` in a file. A single number is the time of a batch of one."""
+
+    weight_bytes: NotNegative
+    p50_ms: dict[Count, Positive] | Positive
+    p99_ms: dict[Count, Positive] | Positive | None = None
+
+    def __post_init__(self) -> None:
+        p50, p99 = _by_batch(self.p50_ms), _by_batch(self.p99_ms or self.p50_ms)
+        if 1 not in p50:
+            raise UserError("p50_ms", sorted(p50), "needs batch size 1")
+        if set(p50) != set(p99):
+            raise UserError("p99_ms", sorted(p99), "needs the batch sizes of p50_ms")
+        for batch, ms in p99.items():
+            if ms < p50[batch]:
+                raise UserError(f"p99_ms[{batch}]", ms, f"is below p50 {p50[batch]:g}")
+
+    def cost(self) -> BlockCost:
+        return BlockCost(
+            weight_bytes=self.weight_bytes,
+            p50_s={n: ms / 1e3 for n, ms in _by_batch(self.p50_ms).items()},
+            p99_s={n: ms / 1e3 for n, ms in _by_batch(self.p99_ms or self.p50_ms).items()},
+        )
+
+
+def _by_batch(times: dict[int, float] | float) -> dict[int, float]:
+    return times if isinstance(times, dict) else {1: times}
+
+
 def load_profile(path: Path) -> ModelProfile:
     """Raises UserError naming the field that does not fit."""
-    return read_profile(read_file(path))
+    return read_profile(read_file(path, "profile"))
 
 
-def read_profile(fields: Fields) -> ModelProfile:
-    fields.only(
-        "name",
-        "source",
-        "device",
-        "steps",
-        "blocks",
-        "kv",
-        "window_chunks",
-        "sink_chunks",
-        "kv_bytes",
-        "hidden_bytes",
-        "activation_bytes",
-        "shared_weight_bytes",
-        "block_costs",
-        "assumptions",
-    )
-    blocks = fields.integer("blocks", least=1)
-    costs = [_read_cost(entry) for entry in fields.each("block_costs")]
-    if len(costs) == 1:
-        costs *= blocks
-    if len(costs) != blocks:
-        raise UserError(
-            fields.name("block_costs"), len(costs), f"needs 1 entry or one per block, {blocks}"
-        )
-    return ModelProfile(
-        name=fields.text("name"),
-        source=fields.text("source", choices=("measured", "analytic")),
-        device=fields.text("device", ""),
-        steps=fields.integer("steps", least=1),
-        blocks=blocks,
-        kv=fields.text("kv", "noisy", choices=("noisy", "clean")),  # type: ignore[arg-type]
-        window_chunks=fields.integer("window_chunks", least=1),
-        sink_chunks=fields.integer("sink_chunks", 0),
-        kv_bytes=fields.number("kv_bytes", least=0.0),
-        hidden_bytes=fields.number("hidden_bytes", least=0.0),
-        activation_bytes=fields.number("activation_bytes", 0.0, least=0.0),
-        shared_weight_bytes=fields.number("shared_weight_bytes", 0.0, least=0.0),
-        block_costs=tuple(costs),
-        assumptions=tuple(str(a) for a in fields.listed("assumptions", [])),
-    )
-
-
-def _read_cost(fields: Fields) -> BlockCost:
-    fields.only("weight_bytes", "p50_ms", "p99_ms")
-    p50 = _read_row(fields, "p50_ms")
-    p99 = _read_row(fields, "p99_ms") if "p99_ms" in fields else dict(p50)
-    if set(p50) != set(p99):
-        raise UserError(fields.name("p99_ms"), sorted(p99), "needs the batch sizes of p50_ms")
-    for batch, seconds in p99.items():
-        if seconds < p50[batch]:
-            raise UserError(
-                fields.name(f"p99_ms[{batch}]"), seconds * 1e3, f"is below p50 {p50[batch] * 1e3:g}"
-            )
-    return BlockCost(weight_bytes=fields.number("weight_bytes", least=0.0), p50_s=p50, p99_s=p99)
-
-
-def _read_row(fields: Fields, name: str) -> dict[int, float]:
-    """Milliseconds by batch size -> seconds by batch size. JSON has the sizes as text."""
-    row = fields.raw(name)
-    if isinstance(row, (int, float)) and not isinstance(row, bool):
-        row = {1: row}
-    if not isinstance(row, Mapping) or not row:
-        raise UserError(fields.name(name), row, "must map batch sizes to milliseconds")
-    out: dict[int, float] = {}
-    for key, value in row.items():
-        where = fields.name(f"{name}[{key}]")
-        try:
-            batch, seconds = int(key), float(value) / 1e3
-        except (TypeError, ValueError):
-            raise UserError(where, value, "must map a batch size to milliseconds") from None
-        if batch < 1:
-            raise UserError(where, key, "batch sizes start at 1")
-        if not 0.0 < seconds < float("inf"):
-            raise UserError(where, value, "must be positive and finite")
-        out[batch] = seconds
-    if 1 not in out:
-        raise UserError(fields.name(name), sorted(out), "needs batch size 1")
-    return out
+def read_profile(values: Any) -> ModelProfile:
+    if isinstance(values, Mapping) and isinstance(values.get("block_costs"), list):
+        costs = [
+            decode(entry, CostFields, f"block_costs[{i}]").cost()
+            for i, entry in enumerate(values["block_costs"])
+        ]
+        values = {**values, "block_costs": costs}
+    return decode(values, ModelProfile)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from physis_core.plan.admission import Admission, Admitted
+from physis_core.plan.admission import Admission
 from physis_core.plan.config import PlanConfig
 from physis_core.plan.placement.grouping import Plan, Planner, pareto
+from physis_core.plan.requests import Admitted
 from physis_core.plan.slo import Slo, rate_text
 from physis_core.types import Refused
 

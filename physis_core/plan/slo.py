@@ -1,9 +1,9 @@
 """What is counted, and how often: a rate has a meaning, and the chunk period follows from it.
 
-One latent chunk may be four frames, or sixteen control steps, or half an action chunk. The same
-pipeline then has three very different "rates". So a service level always says what it counts and
-how many of them a chunk holds (q); the chunk period is at most q / f; and rates of different
-meanings are never compared or added.
+One latent chunk may be four frames, or sixteen control steps, or half an action chunk. So the same
+pipeline has three very different "rates". A service level always says what it counts and how many
+of them a chunk holds (q); the chunk period is at most q / f; and rates of different meanings are
+never compared or added.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from physis_core.deployment.fields import Fields
+from physis_core.decoding import Part, Positive
 from physis_core.types import UserError
 
 Meaning = Literal["latents", "frames", "control_steps", "action_chunks"]
@@ -40,7 +40,7 @@ class Slo:
 
     def __post_init__(self) -> None:
         if self.count not in MEANINGS:
-            raise UserError("count", self.count, f"one of {', '.join(MEANINGS)}")
+            raise UserError("count", self.count, f"must be one of {', '.join(MEANINGS)}")
         if not 0.0 < self.per_chunk < math.inf:
             raise UserError("per_chunk", self.per_chunk, "must be positive and finite")
         if not 0.0 < self.rate_hz < math.inf:
@@ -76,6 +76,59 @@ class Slo:
         )
 
 
+class SloFields(Part, frozen=True, kw_only=True):
+    """An SLO in a file. `rate` is outputs per second: a number, or text such as `30 frames`, whose
+    word must then be that of `count`.
+    """
+
+    count: Meaning
+    per_chunk: Positive
+    rate: Positive | str | None = None
+    period_ms: Positive | None = None
+    max_response_ms: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rate is None) == (self.period_ms is None):
+            both = "" if self.rate is None else ", not both"
+            raise UserError("rate", self.rate, f"give either a rate or period_ms{both}")
+        self.slo()
+
+    def slo(self) -> Slo:
+        if self.period_ms is not None:
+            rate_hz = self.per_chunk / (self.period_ms / 1e3)
+        else:
+            assert self.rate is not None
+            rate_hz = self._worded(self.rate) if isinstance(self.rate, str) else self.rate
+        response_s = math.inf if self.max_response_ms is None else self.max_response_ms / 1e3
+        return Slo(
+            count=self.count,
+            per_chunk=self.per_chunk,
+            rate_hz=rate_hz,
+            max_response_s=response_s,
+        )
+
+    def _worded(self, text: str) -> float:
+        number, _, word = text.strip().partition(" ")
+        meaning = word.strip().removesuffix("/s").strip().replace(" ", "_")
+        meaning = meaning if meaning.endswith("s") else meaning + "s"
+        if word and meaning not in MEANINGS:
+            raise UserError("rate", text, f"counts none of {', '.join(MEANINGS)}")
+        if word and meaning != self.count:
+            raise UserError(
+                "rate",
+                text,
+                f"counts {meaning}, but per_chunk counts {self.count}: a chunk of {self.count}"
+                f" does not say how many {meaning} it holds; use one meaning for both",
+            )
+        try:
+            rate_hz = float(number)
+        except ValueError:
+            raise UserError("rate", text, "must begin with a number") from None
+        if not 0.0 < rate_hz < math.inf:
+            raise UserError("rate", text, "must be positive and finite")
+        return rate_hz
+
+
 def rate_text(chunk_hz: float, count: Meaning, per_chunk: float) -> str:
     """A chunk rate with its meaning, such as `244.9 chunk/s (= 980 frame/s at 4 per chunk)`."""
     return (
@@ -85,70 +138,16 @@ def rate_text(chunk_hz: float, count: Meaning, per_chunk: float) -> str:
 
 
 def same_meaning(first: Slo, second: Slo) -> None:
-    """Refuse to put two rates side by side that count different things.
+    """Refuse to compare two rates that count different things.
 
     Raises:
-        UserError: with the reason why the comparison would mislead.
+        UserError: says why the comparison would mislead.
     """
     if first.count != second.count:
         raise UserError(
             "count",
             second.count,
-            f"cannot stand beside {first.count}: one chunk holds {first.per_chunk:g} of the one and"
-            f" {second.per_chunk:g} of the other, so the larger number need not be the faster"
-            " stream; compare chunk periods, or state both in one meaning",
+            f"cannot stand beside {first.count}: a chunk holds {first.per_chunk:g} {first.count}"
+            f" or {second.per_chunk:g} {second.count}, so the larger rate need not be the faster"
+            " stream; compare chunk periods, or use one meaning for both",
         )
-
-
-def read_slo(fields: Fields) -> Slo:
-    """From `{count, per_chunk, rate | period_ms, max_response_ms}`.
-
-    `rate` is a number of outputs per second, or text such as `30 frames`: the word must then be
-    that of `count`.
-    """
-    fields.only("count", "per_chunk", "rate", "period_ms", "max_response_ms")
-    count = fields.text("count", choices=MEANINGS)
-    per_chunk = fields.number("per_chunk", above=0.0)
-    if ("rate" in fields) == ("period_ms" in fields):
-        both = "rate" in fields
-        raise UserError(
-            fields.name("rate"),
-            fields.raw("rate", None),
-            "give either a rate or period_ms" + (", not both" if both else ""),
-        )
-    if "rate" in fields:
-        rate_hz = _rate(fields, count)
-    else:
-        rate_hz = per_chunk / (fields.number("period_ms", above=0.0) / 1e3)
-    max_response_ms = fields.number("max_response_ms", math.inf, above=0.0)
-    return Slo(
-        count=count,  # type: ignore[arg-type]
-        per_chunk=per_chunk,
-        rate_hz=rate_hz,
-        max_response_s=max_response_ms / 1e3,
-    )
-
-
-def _rate(fields: Fields, count: str) -> float:
-    value = fields.raw("rate")
-    if isinstance(value, str) and " " in value.strip():
-        number, _, word = value.strip().partition(" ")
-        meaning = word.strip().removesuffix("/s").strip().replace(" ", "_")
-        meaning = meaning if meaning.endswith("s") else meaning + "s"
-        if meaning not in MEANINGS:
-            raise UserError(fields.name("rate"), value, f"counts none of {', '.join(MEANINGS)}")
-        if meaning != count:
-            raise UserError(
-                fields.name("rate"),
-                value,
-                f"counts {meaning}, but per_chunk counts {count}: a chunk of {count} says"
-                f" nothing of how many {meaning} it holds; state both in one meaning",
-            )
-        try:
-            rate_hz = float(number)
-        except ValueError:
-            raise UserError(fields.name("rate"), value, "must begin with a number") from None
-        if not 0.0 < rate_hz < math.inf:
-            raise UserError(fields.name("rate"), value, "must be positive and finite")
-        return rate_hz
-    return fields.number("rate", above=0.0)

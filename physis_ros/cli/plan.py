@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from physis_core.deployment.fields import read_file
-from physis_core.plan.config import PlanConfig, read_plan
+from physis_core.observe.result_file import check_folder
+from physis_core.observe.tables import print_table
+from physis_core.plan.config import PlanConfig, load_plan
 from physis_core.plan.even_split import compare
 from physis_core.plan.report import plan_report
-from physis_core.plan.simulation_config import read_simulation
+from physis_core.plan.simulation import simulation_of
 from physis_core.types import UserError
 
-SUMMARY = "from an SLO and a pool of devices to a deployment, its capacity and its cost"
+SUMMARY = "find a deployment for an SLO and a pool of devices; show its capacity and its cost"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,22 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--even-split",
         action="store_true",
-        help="per model, the most verified streams on the pool: equal groups against joint",
+        help="for each model, the most streams on the pool: equal groups against joint",
     )
     parser.add_argument("--rows", type=int, default=24, help="most rows of each table (0: all)")
-    parser.add_argument("--plot", type=Path, help="write the tables as a picture there")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the tables")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.rows < 0:
         raise UserError("rows", args.rows, "must not be negative")
-    if args.plot is not None and not args.plot.absolute().parent.is_dir():
-        raise UserError("plot", str(args.plot), "its directory does not exist")
-    fields = read_file(args.file)
-    config = read_plan(fields, args.file.parent)
-    if "simulate" in fields:
-        # It is for `physis simulate`; what is wrong in the file is said all the same.
-        read_simulation(fields.fields("simulate"), config)
+    check_folder("plot", args.plot)
+    config = load_plan(args.file)
+    if config.simulate is not None:
+        # `physis simulate` reads this part; its errors are reported here too.
+        simulation_of(config)
     console = Console()
     if args.even_split:
         return _even_split(config, console)
@@ -60,23 +58,30 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _even_split(config: PlanConfig, console: Console) -> dict[str, Any]:
-    table = Table(title=f"most verified streams on {config.pool.devices} devices")
-    for heading in ("model", "SLO", "even split", "devices a group", "joint", "joint / even"):
-        table.add_column(heading, justify="left" if heading in ("model", "SLO") else "right")
-    rows = []
+    found = []
     slos = {group.model: group.slo for group in config.streams}
     for name, profile in config.models.items():
         if name not in slos:
             raise UserError("streams", name, "this model needs a stream that states its SLO")
-        found = compare(replace(profile, name=name), config.pool, slos[name], config.policy)
-        rows.append({**asdict(found), "ratio": found.ratio})
-        period = f"{slos[name].period_s * 1e3:g} ms"
-        ratio = f"{found.ratio:.2f}"
-        table.add_row(
-            name, period, str(found.even), str(found.even_devices), str(found.joint), ratio
-        )
-    console.print(table)
-    return {"ok": True, "even_split": rows}
+        found.append(compare(replace(profile, name=name), config.pool, slos[name], config.policy))
+    print_table(
+        console,
+        f"most verified streams on {config.pool.devices} devices",
+        ("model", "SLO", "even split", "devices a group", "joint", "joint / even"),
+        (
+            (
+                one.model,
+                f"{slos[one.model].period_s * 1e3:g} ms",
+                one.even,
+                one.even_devices,
+                one.joint,
+                f"{one.ratio:.2f}",
+            )
+            for one in found
+        ),
+        left=("model", "SLO"),
+    )
+    return {"ok": True, "even_split": [{**asdict(one), "ratio": one.ratio} for one in found]}
 
 
 def _print_model(name: str, model: Mapping[str, Any], rows: int, console: Console) -> None:
@@ -88,23 +93,18 @@ def _print_model(name: str, model: Mapping[str, Any], rows: int, console: Consol
     if not model["table"]:
         console.print(f"  fits nowhere: {model['too_small']}", highlight=False)
         return
-    title = "Pareto front" if model["pareto"] else "shortest interval by device count"
-    table = Table(title=title, title_justify="left")
-    for heading in (
-        "devices",
-        "shape",
-        "interval ms",
-        "p99 ms",
-        "response ms",
-        "GiB/device",
-        "device-s/output",
-        "SLO",
-    ):
-        table.add_column(heading, justify="left" if heading == "shape" else "right")
+    headings = (
+        *("devices", "shape", "interval ms", "p99 ms", "response ms", "GiB/device"),
+        *("device-s/output", "SLO"),
+    )
     shown = _thinned(model["table"], rows)
-    for row in shown:
-        table.add_row(*_cells(row))
-    console.print(table)
+    print_table(
+        console,
+        "Pareto front" if model["pareto"] else "shortest interval by device count",
+        headings,
+        map(_cells, shown),
+        left=("shape",),
+    )
     if len(shown) < len(model["table"]):
         console.print(f"  {len(model['table'])} rows in all; --rows 0 shows them")
     if model["best"] is None:
@@ -120,18 +120,17 @@ def _print_model(name: str, model: Mapping[str, Any], rows: int, console: Consol
         )
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    keeps = {None: "", True: "kept", False: "missed"}[row["keeps_slo"]]
-    return [
-        str(row["devices"]),
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    return (
+        row["devices"],
         row["shape"],
         f"{row['output_interval_ms']:.4g}",
         f"{row['output_interval_p99_ms']:.4g}",
         f"{row['response_latency_ms']:.4g}",
         f"{row['memory_gib']:.1f}",
         f"{row['device_seconds_per_output']:.4g}",
-        keeps,
-    ]
+        {None: "", True: "kept", False: "missed"}[row["keeps_slo"]],
+    )
 
 
 def _thinned(rows: list[Any], most: int) -> list[Any]:
@@ -145,29 +144,33 @@ def _thinned(rows: list[Any], most: int) -> list[Any]:
 
 
 def _print_admission(report: Mapping[str, Any], console: Console) -> None:
-    table = Table(title=f"admission on {report['devices']} devices", title_justify="left")
-    for heading in ("stream", "model", "asked", "admitted", "why not more"):
-        table.add_column(heading)
-    for row in report["streams"]:
-        refused = row["refused"]
-        why = ""
-        if refused is not None:
-            why = f"{refused['reason']}; nearest: {refused['nearest']}"
-        table.add_row(row["stream"], row["model"], str(row["asked"]), str(row["admitted"]), why)
-    console.print(table)
+    headings = ("stream", "model", "asked", "admitted", "why not more")
+    print_table(
+        console,
+        f"admission on {report['devices']} devices",
+        headings,
+        (
+            (row["stream"], row["model"], row["asked"], row["admitted"], _why(row["refused"]))
+            for row in report["streams"]
+        ),
+        left=headings,
+    )
     console.print(
         f"  fullest device: memory {100 * report['memory_share']['max']:.0f}%,"
         f" time {100 * report['time_share']['max']:.0f}%;"
-        f" {report['breaks_first']} breaks first",
+        f" {report['breaks_first']} runs out first",
         highlight=False,
     )
-    if not report["device_seconds_per_output"] and any(
-        row["admitted"] for row in report["streams"]
-    ):
+    costs = report["device_seconds_per_output"]
+    if not costs and any(row["admitted"] for row in report["streams"]):
         console.print(
-            "  the streams count different things, so the pool has no one price of an output: the"
-            " tables say what each costs on devices of its own",
+            "  the streams count different things, so there is no common cost per output; the"
+            " tables show what an output of each costs on devices of its own",
             highlight=False,
         )
-    for count, cost in report["device_seconds_per_output"].items():
+    for count, cost in costs.items():
         console.print(f"  {cost:.4g} device-seconds per on-time output ({count})", highlight=False)
+
+
+def _why(refused: Mapping[str, str] | None) -> str:
+    return "" if refused is None else f"{refused['reason']}; nearest: {refused['nearest']}"

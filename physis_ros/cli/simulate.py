@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from physis_core.deployment.fields import read_file
-from physis_core.plan.config import read_plan
-from physis_core.plan.simulation_config import read_simulation
-from physis_core.plan.simulation_run import simulate
+from physis_core.observe.result_file import check_folder
+from physis_core.observe.tables import print_table
+from physis_core.plan.config import load_plan
+from physis_core.plan.simulation import simulate, simulation_of
 from physis_core.types import UserError
 
-SUMMARY = "simulate a plan: noise, stalls, streams that come and go; tails, misses, refusals"
+SUMMARY = "simulate a plan: noise, stalls, arriving streams; show tails, misses and refusals"
+MOST_ROWS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="YAML: a plan with a `simulate` part (config/plan)")
-    parser.add_argument("--seconds", type=float, help="simulated time, instead of the file's")
-    parser.add_argument("--seed", type=int, help="seed, instead of the file's")
-    parser.add_argument("--plot", type=Path, help="write a picture of the run there")
+    parser.add_argument("--seconds", type=float, help="simulated time; replaces the file's")
+    parser.add_argument("--seed", type=int, help="replaces the file's")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the run")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -33,12 +33,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError("seconds", args.seconds, "must be positive and finite")
     if args.seed is not None and args.seed < 0:
         raise UserError("seed", args.seed, "must not be negative")
-    if args.plot is not None and not args.plot.absolute().parent.is_dir():
-        raise UserError("plot", str(args.plot), "its directory does not exist")
-    fields = read_file(args.file)
-    plan = read_plan(fields, args.file.parent)
-    config = read_simulation(fields.fields("simulate"), plan, seconds=args.seconds, seed=args.seed)
-    outcome = simulate(plan, config)
+    check_folder("plot", args.plot)
+    plan = load_plan(args.file)
+    outcome = simulate(simulation_of(plan, seconds=args.seconds, seed=args.seed))
     console = Console()
     _print(outcome, console)
     if args.plot is not None:
@@ -50,34 +47,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(outcome: Mapping[str, Any], console: Console) -> None:
-    table = Table(title="streams after the warm-up", title_justify="left")
-    for heading in (
-        "stream",
-        "period ms",
-        "chunks",
-        "interval p50 / p99 / p99.9 ms",
-        "response p50 / p99 ms",
-        "age p99 ms",
-        "missed",
-        "dropped",
-    ):
-        table.add_column(heading, justify="left" if heading == "stream" else "right")
     streams = outcome["streams"]
-    for row in streams[:40]:
-        interval, response = row["output_interval_ms"], row["response_latency_ms"]
-        period = "free" if row["period_ms"] is None else f"{row['period_ms']:.4g}"
-        table.add_row(
-            row["stream"],
-            period,
-            str(row["chunks"]),
-            f"{interval['p50']:.4g} / {interval['p99']:.4g} / {interval['p999']:.4g}",
-            f"{response['p50']:.4g} / {response['p99']:.4g}",
-            f"{row['action_age_handoff_ms']['p99']:.4g}",
-            str(row["deadline_misses"]),
-            str(sum(row["dropped"].values())),
-        )
-    console.print(table)
-    if len(streams) > 40:
+    headings = (
+        *("stream", "period ms", "chunks", "interval p50 / p99 / p99.9 ms"),
+        *("response p50 / p99 ms", "age p99 ms", "missed", "dropped"),
+    )
+    rows = map(_cells, streams[:MOST_ROWS])
+    print_table(console, "streams after the warm-up", headings, rows, left=("stream",))
+    if len(streams) > MOST_ROWS:
         console.print(f"  {len(streams)} streams in all; --json has every one")
     every = outcome["all_streams"]
     ratio = every["interval_over_period"]
@@ -96,7 +73,7 @@ def _print(outcome: Mapping[str, Any], console: Console) -> None:
         f" {batches.get('gain_s', 0.0):.3g} device-seconds gained"
     )
     load = f"busiest device {busiest['device']}: {100 * busiest['busy_share']:.0f}% busy"
-    door = (
+    admission = (
         f"admitted {outcome['admitted']}, refused {len(outcome['refused'])}"
         f" ({100 * outcome['refusal_rate']:.1f}%), most open at once {outcome['most_open']}"
     )
@@ -110,9 +87,9 @@ def _print(outcome: Mapping[str, Any], console: Console) -> None:
     }
     stranded = (
         f"fragmentation: at most {most['stranded_memory']:.0f}% of the pool's memory and"
-        f" {most['stranded_time']:.0f}% of its time free and of no use to the smallest rank"
+        f" {most['stranded_time']:.0f}% of its time free but unusable for the smallest rank"
     )
-    for line in (pace, kept, batching, load, stranded, door, speed):
+    for line in (pace, kept, batching, load, stranded, admission, speed):
         console.print(f"  {line}", highlight=False)
     for refusal in outcome["refused"][:3]:
         console.print(
@@ -125,3 +102,17 @@ def _print(outcome: Mapping[str, Any], console: Console) -> None:
             f"  {event['level']} from {event['at_s']:.3g} s, device {event['device']}",
             highlight=False,
         )
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    interval, response = row["output_interval_ms"], row["response_latency_ms"]
+    return (
+        row["stream"],
+        "free" if row["period_ms"] is None else f"{row['period_ms']:.4g}",
+        row["chunks"],
+        f"{interval['p50']:.4g} / {interval['p99']:.4g} / {interval['p999']:.4g}",
+        f"{response['p50']:.4g} / {response['p99']:.4g}",
+        f"{row['action_age_handoff_ms']['p99']:.4g}",
+        row["deadline_misses"],
+        sum(row["dropped"].values()),
+    )

@@ -110,7 +110,5 @@ def rank_bytes(profile: ModelProfile, stages: Sequence[int], max_batch: int) -> 
     weights = sum(profile.block_costs[b].weight_bytes for b in blocks)
     if 0 in blocks or profile.blocks - 1 in blocks:
         weights += profile.shared_weight_bytes
-    caches = len(blocks) if profile.kv == "clean" else len(stages)
-    return weights, caches * profile.kv_bytes + profile.activation_bytes * min(
-        max_batch, profile.graph.passes
-    )
+    workspace = profile.activation_bytes * min(max_batch, profile.graph.passes)
+    return weights, profile.kv_bytes_of(stages) + workspace

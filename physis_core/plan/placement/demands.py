@@ -1,6 +1,6 @@
-"""What the ranks of a stream need of a device: tasks by block, their seconds, and bytes.
+"""What each rank of a stream needs of a device: tasks by block, their seconds, and bytes.
 
-The blocks of all models are numbered through (`key`). Tasks of one block batch, so each costs what
+The blocks of all models have one numbering (`key`). Tasks of one block batch, so each costs what
 it costs in the largest batch that can form where it runs.
 """
 
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.placement.cost import BatchCost
 from physis_core.plan.profile import ModelProfile
-from physis_core.types import UserError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -26,7 +25,7 @@ TABLE = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDemand:
-    """One virtual rank: how many tasks of which block each period, and bytes that are its alone."""
+    """One virtual rank: how many tasks of which block each period, and the bytes that it adds."""
 
     keys: Ints
     tasks: Ints
@@ -37,15 +36,9 @@ class RankDemand:
 class BlockTables:
     """By key: bytes of weights [keys]; seconds per task by task count [keys, TABLE + 1], the median
     (`average`) and what p99 adds to it (`excess`).
-
-    `forming`: 1: every batch that can form does; 0: none does; between: linear.
     """
 
-    def __init__(
-        self, models: Mapping[str, ModelProfile], max_batch: int, forming: float = 1.0
-    ) -> None:
-        if not 0.0 <= forming <= 1.0:
-            raise UserError("forming", forming, "must be in [0, 1]")
+    def __init__(self, models: Mapping[str, ModelProfile], max_batch: int) -> None:
         self.models = dict(models)
         self.first_key: dict[str, int] = {}
         self._demands: dict[tuple[str, Partition], tuple[RankDemand, ...]] = {}
@@ -58,9 +51,9 @@ class BlockTables:
             high = BatchCost(profile.table(p99=True), max_batch)
             rows: dict[int, tuple[list[float], list[float]]] = {}
             for block, cost in enumerate(profile.block_costs):
-                # Blocks of one profile are mostly equal, and the table of one is not cheap to make.
+                # Blocks of one profile are mostly equal, and one table takes a while.
                 if id(cost) not in rows:
-                    rows[id(cost)] = _averages(low, high, block, forming)
+                    rows[id(cost)] = _averages(low, high, block)
                 shared = profile.shared_weight_bytes if block in (0, profile.blocks - 1) else 0.0
                 weights.append(cost.weight_bytes + shared)
                 average.append(rows[id(cost)][0])
@@ -86,27 +79,22 @@ class BlockTables:
                 block = stage % profile.blocks
                 count[block] = count.get(block, 0) + 1
             blocks = sorted(count)
-            caches = len(blocks) if profile.kv == "clean" else len(stages)
             out.append(
                 RankDemand(
                     keys=np.array([first + b for b in blocks]),
                     tasks=np.array([count[b] for b in blocks]),
                     rate_hz=1.0,
-                    bytes=caches * profile.kv_bytes + profile.activation_bytes,
+                    bytes=profile.kv_bytes_of(stages) + profile.activation_bytes,
                 )
             )
         return tuple(out)
 
 
-def _averages(
-    low: BatchCost, high: BatchCost, block: int, forming: float
-) -> tuple[list[float], list[float]]:
+def _averages(low: BatchCost, high: BatchCost, block: int) -> tuple[list[float], list[float]]:
     """Seconds per task by task count 0..TABLE, median and excess of p99."""
     p50, excess = [0.0], [0.0]
-    alone = low.cheapest_s(block, 1)
     for k in range(1, TABLE + 1):
-        batched = low.cheapest_s(block, k) / k
-        average = forming * batched + (1.0 - forming) * alone
+        average = low.cheapest_s(block, k) / k
         p50.append(average)
         excess.append(average * (high.cheapest_s(block, k) / low.cheapest_s(block, k) - 1.0))
     return p50, excess

@@ -1,7 +1,7 @@
-"""A pool of devices with what stands on it: memory, and time as the cost of batches that form.
+"""What a pool of devices carries: memory, and time as the cost of batches that form.
 
-Weights of a block count once per device, whoever runs it. Tasks of one block batch, so each costs
-what it costs in the largest batch that can form there (see `forming`); times carry a p99 margin.
+Weights of a block count once per device, whichever stream runs it. Tasks of one block
+batch, so each costs what it costs in the largest batch that can form; times carry a p99 margin.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ Fit = Literal["best", "spread"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """Why a rank fits nowhere: `resource` is `memory` or `time`, on the device that misses
-    least.
-    """
+    """Why a rank fits nowhere: `resource` is `memory` or `time`, on the device that lacks least."""
 
     resource: str
     device: int
@@ -38,7 +36,7 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class After:
-    """These devices as they would be with one more rank: memory, load, and what they are made of.
+    """These devices with one more rank: memory, load, and the sums that these come from.
 
     All arrays are in the order of `devices`.
     """
@@ -69,7 +67,7 @@ State = TypeVar("State", bound="PoolState")
 
 
 class PoolState:
-    """The pool with what stands on it. Streams come whole and leave whole; nobody moves.
+    """The pool and its streams. Streams are added and removed whole; none moves.
 
     Args:
         models: every model that may be asked for, by name.
@@ -79,7 +77,6 @@ class PoolState:
         shared_bytes: memory that a device needs besides, once more than one stream is on it.
         fit: `best` fills devices one after the other; `spread` puts each block's weights on as few
             devices as it can, and the ranks of a stream on many.
-        forming: 1: every batch that can form does; 0: none does; between: linear.
     """
 
     def __init__(
@@ -91,7 +88,6 @@ class PoolState:
         margin: float = 0.15,
         shared_overhead: float = 0.0,
         shared_bytes: float = 0.0,
-        forming: float = 1.0,
         fit: Fit = "best",
     ) -> None:
         if not 0.0 <= margin < 1.0:
@@ -101,7 +97,7 @@ class PoolState:
         self.shared_overhead = shared_overhead
         self.shared_bytes = shared_bytes
         self.fit = fit
-        self.tables = BlockTables(models, max_batch, forming)
+        self.tables = BlockTables(models, max_batch)
         devices, keys = pool.devices, len(self.tables.weight)
         # By device and block: tasks each period, and their rate.
         self._count: Ints = np.zeros((devices, keys), dtype=np.int64)
@@ -112,7 +108,7 @@ class PoolState:
         self.streams: Ints = np.zeros(devices, dtype=np.int64)
         self._mean: Floats = np.zeros(devices)
         self._square: Floats = np.zeros(devices)
-        # What follows from these, kept up to date for each question.
+        # Derived from these, and kept up to date.
         self._memory_now: Floats = np.zeros(devices)
         self._load_now: Floats = np.zeros(devices)
         self.hosts: Ints = np.array([pool.host_of(g) for g in range(devices)])
@@ -135,7 +131,7 @@ class PoolState:
         self.placed[stream_id] = (tuple(demands), tuple(devices))
 
     def empty(self) -> tuple[int, ...]:
-        """Devices on which nothing stands."""
+        """Devices without a stream."""
         return tuple(np.flatnonzero(self.streams == 0).tolist())
 
     def growth(self, demands: Sequence[RankDemand], devices: Sequence[int]) -> float:
@@ -168,7 +164,7 @@ class PoolState:
 
     def _sum_up(self, device: int) -> None:
         count, rate = self._count[device], self._rate[device]
-        # Sums over all blocks are made anew: differences would drift as streams come and go.
+        # Recomputed from all blocks: differences would drift as streams come and go.
         every = np.flatnonzero(count)
         batch = np.minimum(count[every], TABLE)
         tables = self.tables
@@ -185,7 +181,7 @@ class PoolState:
         return self._memory_now
 
     def load(self) -> Floats:
-        """Share of each device's time that is spoken for, p99 margin included. Not a copy.
+        """Share of each device's time that is in use, p99 margin included. Not a copy.
         [devices]
         """
         return self._load_now
@@ -206,10 +202,10 @@ class PoolState:
     def after(
         self, demand: RankDemand, present: Sequence[int] = (), *, fitting: bool = False
     ) -> After:
-        """What every device would hold if this rank of a new stream were put there.
+        """What every device would hold with this rank of a new stream.
 
-        `present`: devices that have other ranks of the stream already. `fitting`: leave out devices
-        without the memory.
+        `present`: devices that already have other ranks of the stream. `fitting`: leave out devices
+        that lack the memory.
         """
         keys, tasks = demand.keys, demand.tasks
         streams = self.streams + 1
@@ -245,7 +241,7 @@ class PoolState:
         )
 
     def over(self, devices: Iterable[int]) -> Shortage | None:
-        """The worst of these devices that holds more than it has; None where all fit."""
+        """The most overloaded of these devices; None where all fit."""
         memory, load = self.memory_used(), self.load()
         limit, most = self.pool.memory_bytes, 1.0 - self.margin
         worst: Shortage | None = None
@@ -265,7 +261,7 @@ class PoolState:
         return worst
 
     def stranded(self, demand: RankDemand) -> tuple[float, float]:
-        """Fragmentation: shares of the pool's memory and time that are free but of no use to this
+        """Fragmentation: shares of the pool's memory and time that are free but unusable for this
         rank.
         """
         after = self.after(demand)

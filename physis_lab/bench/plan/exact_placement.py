@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from physis_core.plan.admission import Admission, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.placement.cost import BatchCost
+from physis_core.plan.requests import StreamRequest
 from physis_core.types import UserError
 
 _UNIT_S = 1e-6

@@ -14,11 +14,12 @@ from rich.progress import Progress
 
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.observe.figures import Figure, print_figures, result
-from physis_core.plan.admission import Admission, Policy, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.analytic import BACKBONES, DeviceModel, analytic_profile
 from physis_core.plan.arrivals import stream_of
-from physis_core.plan.placement.packing import pack
+from physis_core.plan.packing import pack
 from physis_core.plan.profile import BlockCost, ModelProfile
+from physis_core.plan.requests import AdmissionPolicy, StreamRequest
 from physis_core.plan.slo import Slo
 from physis_core.sim.scenario import Scenario
 from physis_core.sim.simulator import Simulator
@@ -27,12 +28,12 @@ from physis_lab.bench.plan.exact_placement import optimum
 
 DEVICE = DeviceModel(
     name="80 GB class accelerator",
-    peak_flops=989e12,
-    bandwidth_bytes_s=3.35e12,
-    memory_bytes=72 * 2**30,
+    peak_tflops=989,
+    bandwidth_gb_s=3350,
+    memory_gib=72,
     achieved_compute=0.25,
     achieved_bandwidth=0.7,
-    overhead_s=0.9e-3,
+    overhead_ms=0.9,
 )
 # Three models and the periods in seconds that their streams ask for, such that so many streams do
 # stand on so many devices at a time, and some are refused.
@@ -141,7 +142,7 @@ def random_instance(seed: int) -> tuple[Admission, list[StreamRequest]]:
         fast=FAST,
         slow=SLOW,
     )
-    policy = Policy(verify=False, advise=False, groupings=4, most_devices=devices)
+    policy = AdmissionPolicy(verify=False, advise=False, groupings=4, most_devices=devices)
     slo = Slo.of_period("latents", 1.0, float(random.uniform(0.3, 0.8)))
     names = sorted(models)
     requests = [
@@ -191,7 +192,7 @@ def _against_optimum(args: argparse.Namespace, step: Any) -> dict[str, Figure]:
 def pool_of(devices: int) -> Pool:
     return Pool(
         devices=devices,
-        memory_bytes=DEVICE.memory_bytes,
+        memory_bytes=DEVICE.memory_gib * 2**30,
         devices_per_host=8,
         fast=FAST,
         slow=SLOW,
@@ -239,7 +240,7 @@ def simulation_rate() -> tuple[float, float]:
     """(tasks per CPU second, CPU seconds of ten simulated minutes): 24 devices, 40 streams."""
     name = "wan2.2-5b"
     profile = analytic_profile(BACKBONES[name], DEVICE)
-    admission = Admission(pool_of(24), {name: profile}, Policy(verify=False))
+    admission = Admission(pool_of(24), {name: profile}, AdmissionPolicy(verify=False))
     slo = Slo.of_period("latents", 1.0, 1.6)
     for i in range(40):
         admission.request(StreamRequest(stream_id=f"s{i}", model=name, slo=slo))

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from physis_core.deployment.topology import Pool
-from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
-from physis_core.plan.coarse import Verdict
-from physis_core.plan.placement.requests import Place
+from physis_core.plan.admission import Admission
 from physis_core.plan.profile import BlockCost, ModelProfile
+from physis_core.plan.requests import AdmissionPolicy, Admitted, Place, StreamRequest
 from physis_core.plan.slo import Slo
+from physis_core.plan.slo_check import SloCheck
 from physis_core.types import Refused, UserError
 
 
@@ -35,7 +35,7 @@ def model(name: str = "m", kv: float = 1.0, weight: float = 10.0) -> ModelProfil
 
 def admission(devices: int = 2, memory: float = 60.0, **policy: object) -> Admission:
     pool = Pool(devices=devices, memory_bytes=memory, devices_per_host=8)
-    return Admission(pool, {"m": model()}, Policy(**policy))  # type: ignore[arg-type]
+    return Admission(pool, {"m": model()}, AdmissionPolicy(**policy))  # type: ignore[arg-type]
 
 
 def ask(name: str, period_s: float = 1.0, **slo: float) -> StreamRequest:
@@ -149,10 +149,10 @@ def test_where_sharing_fails_in_simulation_empty_devices_are_taken() -> None:
     # Full devices come first; here nobody may share one.
     verify = Admission._verify
 
-    def alone_only(self: Admission, newcomer: Admitted, pool: Pool) -> Verdict | None:
+    def alone_only(self: Admission, newcomer: Admitted, pool: Pool) -> SloCheck | None:
         taken = {g for one in self.admitted.values() for g in one.devices}
         if taken & set(newcomer.devices):
-            return Verdict(kept=False, stream_id="first", reason="shares")
+            return SloCheck(kept=False, stream_id="first", reason="shares")
         return verify(self, newcomer, pool)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_core.deployment.fields import Fields
-from physis_core.plan.slo import Slo, rate_text, read_slo, same_meaning
+from physis_core.decoding import decode
+from physis_core.plan.slo import Slo, SloFields, rate_text, same_meaning
 from physis_core.types import UserError
 
 
@@ -49,13 +49,13 @@ def test_different_meanings_are_not_compared() -> None:
 )
 def test_bad_levels_name_the_field(values: dict[str, object], field: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as error:
-        read_slo(Fields(values, "streams[0].slo"))
+        decode(values, SloFields, "streams[0].slo")
     assert error.value.field == f"streams[0].slo.{field}"
 
 
 @pytest.mark.parametrize("rate", [30, "30 frames", "30 frames/s", "30 frame", "3e1 frames"])
 def test_rates_may_say_their_unit(rate: object) -> None:
-    slo = read_slo(Fields({"count": "frames", "per_chunk": 4, "rate": rate}, ""))
+    slo = decode({"count": "frames", "per_chunk": 4, "rate": rate}, SloFields).slo()
     assert slo.rate_hz == 30
     assert slo.max_response_s == math.inf
 

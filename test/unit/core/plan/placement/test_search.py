@@ -71,7 +71,7 @@ def test_time_is_that_of_batches() -> None:
     assert placement.load()[0] == pytest.approx(4 * 0.012 / 0.5)
     place(placement, "b", "sequential", 1)
     assert placement.load()[0] == pytest.approx(4 * 0.016 / 0.5)
-    alone = Placement(pool(devices=1), {"m": model()}, forming=0.0)
+    alone = Placement(pool(devices=1), {"m": model()}, max_batch=1)
     place(alone, "a", "sequential", 1)
     assert alone.load()[0] == pytest.approx(8 * 0.010 / 0.5)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from physis_core.plan.admission import Admission, Policy, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.analytic import BACKBONES, analytic_profile
 from physis_core.plan.arrivals import stream_of
-from physis_core.plan.placement.packing import pack
+from physis_core.plan.packing import pack
+from physis_core.plan.requests import AdmissionPolicy, StreamRequest
 from physis_core.plan.slo import Slo
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario
@@ -40,7 +41,7 @@ def test_what_admission_lets_in_keeps_its_slo_in_the_full_simulation() -> None:
     models = {
         name: analytic_profile(BACKBONES[name], DEVICE) for name in ("wan2.2-5b", "wan2.1-1.3b")
     }
-    admission = Admission(pool_of(3), models, Policy(advise=False))
+    admission = Admission(pool_of(3), models, AdmissionPolicy(advise=False))
     for i in range(16):
         name = ("wan2.2-5b", "wan2.1-1.3b")[i % 2]
         slo = Slo.of_period("latents", 1.0, (0.9, 0.6, 1.3)[i % 3])

@@ -12,19 +12,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_core.deployment.fields import Fields, read_file
-from physis_core.plan.coarse import (
+from physis_core.files import read_file
+from physis_core.plan.config import read_plan
+from physis_core.plan.profile import ModelProfile
+from physis_core.plan.report import admission_report
+from physis_core.plan.simulation import simulate, simulation_of
+from physis_core.plan.slo_check import (
     PlacedStream,
     RunCosts,
     check_scenario,
     component,
     keeps_slo,
 )
-from physis_core.plan.config import read_plan
-from physis_core.plan.profile import ModelProfile
-from physis_core.plan.report import admission_report
-from physis_core.plan.simulation_config import read_simulation
-from physis_core.plan.simulation_run import simulate
 from physis_core.sim.scenario import Scenario
 from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
@@ -69,9 +68,7 @@ def poisson(**parts: Any) -> dict[str, Any]:
 
 
 def outcome(values: dict[str, Any]) -> dict[str, Any]:
-    fields = Fields(values, "")
-    plan = read_plan(fields, Path())
-    return simulate(plan, read_simulation(fields.fields("simulate"), plan))
+    return simulate(simulation_of(read_plan(values, Path())))
 
 
 def test_streams_come_go_and_are_refused() -> None:
@@ -111,10 +108,13 @@ def test_streams_come_go_and_are_refused() -> None:
         (changed(streams=[{**CONFIG["streams"][0], "model": "x"}]), "streams[0].model"),
         (changed(simulate={"seconds": 0}), "simulate.seconds"),
         (changed(simulate={"seconds": 5, "warmup_s": 9}), "simulate.warmup_s"),
-        (changed(simulate={"stalls": [{"device": 7}]}), "simulate.stalls[0].device"),
+        (
+            changed(simulate={"stalls": [{"device": 7, "at_s": 1, "seconds": 1}]}),
+            "simulate.stalls[0].device",
+        ),
         (changed(simulate={"noise": {"p99_ratio": 0.1}}), "simulate.noise.p99_ratio"),
         (
-            changed(simulate={"arrivals": {"trace": [{"stream": "x"}]}}),
+            changed(simulate={"arrivals": {"trace": [{"stream": "x", "at_s": 1}]}}),
             "simulate.arrivals.trace[0].stream",
         ),
         (poisson(streams=[]), "simulate.arrivals.poisson.streams"),
@@ -146,10 +146,9 @@ def test_the_simulation_lets_in_what_the_plan_admits() -> None:
     long["name"], long["slo"] = "slow", {**short["slo"], "rate": short["slo"]["rate"] / 1.7}
     few["streams"] = [{**short, "copies": 20}, {**long, "copies": 20}]
     few["simulate"] = {"seconds": 2}
-    fields = Fields(few, "")
-    plan = read_plan(fields, Path())
+    plan = read_plan(few, Path())
     planned = admission_report(plan)["streams"]
-    outcome = simulate(plan, read_simulation(fields.fields("simulate"), plan))
+    outcome = simulate(simulation_of(plan))
     assert 0 < planned[0]["admitted"] < 20
     names = [row["stream"] for row in outcome["streams"]]
     for row in planned:
@@ -185,7 +184,7 @@ def test_rates_of_two_meanings_of_one_model_are_refused() -> None:
     other = {**CONFIG["streams"][0], "name": "v"}
     other["slo"] = {"count": "control_steps", "per_chunk": 16, "rate": 50}
     with pytest.raises(UserError, match="cannot stand beside"):
-        read_plan(Fields(changed(streams=[CONFIG["streams"][0], other]), ""), Path())
+        read_plan(changed(streams=[CONFIG["streams"][0], other]), Path())
 
 
 def placed(models: Mapping[str, ModelProfile], count: int, period_s: float) -> list[PlacedStream]:
@@ -202,7 +201,7 @@ def placed(models: Mapping[str, ModelProfile], count: int, period_s: float) -> l
 
 
 def test_the_quick_check_tells_light_from_impossible() -> None:
-    plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
+    plan = read_plan({k: v for k, v in CONFIG.items() if k != "simulate"}, Path())
     costs = RunCosts(plan.models, 16)
     assert keeps_slo(placed(plan.models, 2, 1.6), costs, plan.pool).kept
     verdict = keeps_slo(placed(plan.models, 12, 0.3), costs, plan.pool)
@@ -211,7 +210,7 @@ def test_the_quick_check_tells_light_from_impossible() -> None:
 
 
 def test_the_quick_check_knows_that_clean_chunks_are_serial() -> None:
-    plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
+    plan = read_plan({k: v for k, v in CONFIG.items() if k != "simulate"}, Path())
     clean = {"world": replace(plan.models["world"], kv="clean")}
     pool = replace(plan.pool, devices=10)
     blocks = clean["world"].blocks
@@ -254,7 +253,7 @@ def judged_at_the_end(scenario: Scenario, after_s: float) -> bool:
 def test_stopping_at_the_first_failure_changes_no_verdict(
     periods: list[float], places: list[int]
 ) -> None:
-    plan = read_plan(Fields({k: v for k, v in CONFIG.items() if k != "simulate"}, ""), Path())
+    plan = read_plan({k: v for k, v in CONFIG.items() if k != "simulate"}, Path())
     pool = replace(plan.pool, devices=3)
     streams = [
         replace(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_core.plan.coarse import PlacedStream, Verdict
 from physis_core.plan.placement.demands import RankDemand
 from physis_core.plan.placement.grouping import Plan
 from physis_core.plan.placement.search import Fit, Shortage
 from physis_core.plan.slo import Slo
+from physis_core.plan.slo_check import PlacedStream, SloCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a stream would stand, as placement found it and simulation confirmed it."""
+    """Where a stream can run, as placement found it and simulation confirmed it."""
 
     admitted: Admitted
     demands: tuple[RankDemand, ...]
@@ -52,38 +52,33 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlace:
-    """What placement missed, or else what failed in simulation."""
+    """What placement lacked, or else what failed in simulation."""
 
     shortage: Shortage | None
-    verdict: Verdict | None
+    check: SloCheck | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How careful admission is.
+class AdmissionPolicy:
+    """How careful admission is, and how long it searches.
 
-    `groupings`: how many groupings of a stream are tried, smallest first, until `compared` of them
-    fit; `most_devices` of one stream. `verify`: simulate before admitting. `advise`: look for the
-    nearest SLO and device count on refusal. `alone`: a stream that fails in simulation wherever it
-    shares takes empty devices, if there are any. `margin`, `shared_overhead`, `shared_bytes`,
-    `fit`, `forming`: see `Placement`.
+    `groupings`: how many groupings of a stream are tried, smallest first; `nodes`: placements tried
+    for each; `most_devices` of one stream. `verify`: simulate before admitting. `advise`: look for
+    the nearest SLO and device count on refusal. `alone`: a stream that fails in simulation wherever
+    it shares takes empty devices, if there are any. `margin`, `shared_overhead`, `shared_bytes`,
+    `fit`: see `PoolState`.
     """
 
     max_batch: int = 16
     margin: float = 0.15
     shared_overhead: float = 0.0
     shared_bytes: float = 0.0
+    fit: Fit = "best"
+    eager_batching: bool = False
     groupings: int = 8
-    most_devices: int = 24
-    discrepancies: int = 2
     nodes: int = 40
-    compared: int = 3
+    most_devices: int = 24
     verify: bool = True
     advise: bool = True
     alone: bool = True
-    verify_periods: int = 1
-    verifications: int = 2
     stop_at_refusal: bool = False
-    fit: Fit = "best"
-    forming: float = 1.0
-    eager_batching: bool = False

@@ -1,7 +1,7 @@
 """A quick check of a schedule: one task per run of blocks instead of one per block.
 
 Neighbouring blocks of one step on one device are one task. Only equal runs batch, and a run is not
-interrupted between its blocks; so this is a little stricter than the full simulation, and some
+interrupted between its blocks. So this is a little stricter than the full simulation, and about
 twenty times as fast.
 """
 
@@ -13,24 +13,23 @@ from dataclasses import dataclass, field
 
 from physis_core.deployment.topology import Pool
 from physis_core.pipeline.costs import CostTable, cost_row
-from physis_core.plan.profile import ModelProfile
+from physis_core.plan.placement.cost import with_tail_s
+from physis_core.plan.profile import BATCHES, ModelProfile
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.sim.trace import ChunkTrace, StreamTrace
 from physis_core.types import StageGraph
 
-_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _GOLDEN = 0.6180339887498949
 _BEATS = 3
-"""So many times as long a run is looked at where periods differ."""
+"""Where periods differ, the simulated time is this many times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedStream:
-    """A stream with its place: `device_of[s]` for every stage, of `blocks` to a step.
+    """A stream and its devices: `device_of[s]` for every stage, with `blocks` stages per step.
 
-    `runs`: (device, first block, block after the last) of each run; a run never passes a step's
-    end.
+    `runs`: (device, first block, block after the last) of each run; a run stays within one step.
     """
 
     stream_id: str
@@ -49,8 +48,8 @@ class PlacedStream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """`kept` is False where some stream missed; then `stream_id` and `reason` name the first."""
+class SloCheck:
+    """`kept` is False where a stream missed its SLO; `stream_id` and `reason` name the first."""
 
     kept: bool
     stream_id: str = ""
@@ -59,9 +58,9 @@ class Verdict:
 
 
 class RunCosts:
-    """p99 seconds of runs of blocks by batch size, kept for the next check.
+    """p99 seconds of runs of blocks by batch size, cached between checks.
 
-    Every kind of run has a number; `table` knows all of them.
+    Each kind of run has a number; `table` has all of them.
     """
 
     def __init__(self, models: Mapping[str, ModelProfile], max_batch: int) -> None:
@@ -75,7 +74,7 @@ class RunCosts:
         self.table = CostTable.of_rows(self._rows)
 
     def number(self, model: str, first: int, last: int, factor: float) -> int:
-        """Of the run over blocks `first` to `last` - 1, with every task `factor` as long."""
+        """Of the run over blocks `first` to `last` - 1, with every task `factor` times as long."""
         key = (model, first, last, factor)
         known = self._numbers.get(key)
         if known is None:
@@ -84,19 +83,21 @@ class RunCosts:
         return known
 
     def _compute(self, model: str, first: int, last: int, factor: float) -> dict[int, float]:
-        """Medians add up, excesses add in squares."""
         low, high = self._profiles[model]
         out = {}
-        for batch in _BATCHES:
+        for batch in BATCHES:
             if batch > self.max_batch:
                 break
-            mean, square = 0.0, 0.0
-            for block in range(first, last):
-                p50_s = low.predict_s(block, batch)
-                mean += p50_s
-                square += (high.predict_s(block, batch) - p50_s) ** 2
-            out[batch] = factor * (mean + math.sqrt(square))
+            blocks = range(first, last)
+            out[batch] = factor * with_tail_s(
+                (low.predict_s(block, batch), high.predict_s(block, batch)) for block in blocks
+            )
         return out
+
+
+def phase(number: int) -> float:
+    """Where in its period the stream with this number starts, in [0, 1): evenly spread."""
+    return number * _GOLDEN % 1.0
 
 
 def component(streams: Sequence[PlacedStream], of: str) -> list[PlacedStream]:
@@ -123,7 +124,7 @@ def keeps_slo(
     shared_stretch: float = 1.0,
     periods: int = 2,
     eager_batching: bool = False,
-) -> Verdict:
+) -> SloCheck:
     """Simulate these streams at p99 costs and see whether each keeps its period and response bound.
 
     `shared_stretch` lengthens the tasks of devices with more than one stream.
@@ -148,7 +149,7 @@ def check_scenario(
     periods: int = 2,
     eager_batching: bool = False,
 ) -> tuple[Scenario, float]:
-    """What is simulated, and from when on it is judged: when every pipeline is full."""
+    """What is simulated, and from when on chunks are judged: when every pipeline is full."""
     models = run_costs.models
     sharing: dict[int, int] = {}
     for stream in streams:
@@ -172,7 +173,7 @@ def check_scenario(
         graph = StageGraph(steps=1, blocks=len(runs))
         if profile.kv == "clean":
             # All steps of a block are on one device, so every pass has the same runs, and a chunk
-            # waits at each for the clean pass of the one before.
+            # waits at each run for the clean pass of the chunk before it.
             passes = profile.graph.passes
             graph = StageGraph(steps=profile.steps, blocks=len(runs) // passes, kv="clean")
         total_s = sum(costs.predict_s(run, 1) for run in runs)
@@ -187,7 +188,7 @@ def check_scenario(
                 period_s=stream.period_s,
                 credits=in_flight,
                 priority=stream.priority,
-                open_s=(i * _GOLDEN % 1.0) * stream.period_s,
+                open_s=phase(i) * stream.period_s,
                 hidden_bytes=profile.hidden_bytes,
                 expected_response_s=1.5 * total_s + 0.5 * stream.period_s,
                 margin_s=0.5 * stream.period_s,
@@ -195,7 +196,7 @@ def check_scenario(
             )
         )
     if len({stream.period_s for stream in streams}) > 1:
-        # Streams of different periods meet in another way each time.
+        # Streams of different periods coincide differently in each period.
         periods *= _BEATS
     fill_s = max(totals_s) * 1.2 + longest_s
     scenario = Scenario(
@@ -210,19 +211,19 @@ def check_scenario(
     return scenario, fill_s
 
 
-def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> Verdict:
-    """Simulate until somebody fails, or to the end and until every stream has shown a chunk.
+def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> SloCheck:
+    """Simulate until a stream fails, or to the end and until every stream has a judged chunk.
 
     Judged are chunks that were released since a period before `after_s` and are finished or due.
-    Where the time had to be stretched, responses are longer than was expected, and the delivery
-    times a guess of the pacer before it has seen some: such a chunk may be a period late, if it
-    does not take much longer than those before.
+    Where the simulation had to be extended, responses are longer than expected, and the pacer's
+    first delivery times are guesses. Such a chunk may be one period late if it does not take much
+    longer than the chunks before it.
     """
-    failed: list[Verdict] = []
+    failed: list[SloCheck] = []
     end_s = scenario.end_s
 
     def fail(trace: StreamTrace, reason: str) -> None:
-        failed.append(Verdict(kept=False, stream_id=trace.spec.stream_id, reason=reason))
+        failed.append(SloCheck(kept=False, stream_id=trace.spec.stream_id, reason=reason))
 
     def missed(trace: StreamTrace, chunk: ChunkTrace | None) -> None:
         if chunk is None:
@@ -243,8 +244,8 @@ def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> V
     simulator = Simulator(scenario, missed=missed)
     simulator.run(end_s)
     while not failed and not all(_judged(trace, after_s, end_s) for trace in simulator.traces):
-        # A long pipeline at a short period: chunks of the window are still on their way. They come
-        # out, find the pipeline full, or fall due.
+        # A long pipeline at a short period: chunks of the window are still in flight. Go on until
+        # they finish, are dropped, or are overdue.
         end_s += max(_period_s(trace) for trace in simulator.traces)
         simulator.run(end_s)
     if failed:
@@ -254,9 +255,9 @@ def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> V
         judged = _judged(trace, after_s, end_s)
         chunks += len(judged)
         if any(late(trace, chunk) for chunk in judged):
-            # It never came out: `missed` was told of one that came out late.
+            # It never finished: `missed` is called only for chunks that finish late.
             fail(trace, "a chunk missed its delivery")
-        # A hair above: sums of many durations are not exact.
+        # Sums of many durations are not exact.
         bound_s = bounds[trace.spec.stream_id] * (1.0 + 1e-9)
         if any(c.exit_s - c.entry_s > bound_s for c in judged):
             fail(trace, "the response passed its bound")
@@ -264,7 +265,7 @@ def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> V
         half = len(done) // 2
         if len(done) >= 8 and max(done[half:]) > max(done[:half]) + _period_s(trace):
             fail(trace, "its response grows from chunk to chunk")
-    return failed[0] if failed else Verdict(kept=True, chunks=chunks)
+    return failed[0] if failed else SloCheck(kept=True, chunks=chunks)
 
 
 def _judged(trace: StreamTrace, after_s: float, end_s: float) -> list[ChunkTrace]:

@@ -1,7 +1,7 @@
-"""The most streams that a pool takes when all are known beforehand: admission in many orders.
+"""The most streams that fit in a pool when all are known in advance: admission in many orders.
 
-Streams that come one by one are admitted in the order in which they come. Before anything runs
-there is a choice, and the order decides how well whole streams fit together.
+Streams that arrive one by one are admitted in that order. Before anything runs, the order can be
+chosen, and it decides how well whole streams fit together.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from dataclasses import replace
 import numpy as np
 
 from physis_core.deployment.topology import Pool
-from physis_core.plan.admission import Admission, Admitted, Policy, StreamRequest
+from physis_core.plan.admission import Admission
 from physis_core.plan.placement.search import Fit
 from physis_core.plan.profile import ModelProfile
+from physis_core.plan.requests import AdmissionPolicy, Admitted, StreamRequest
 from physis_core.types import Refused
 
 
 def pack(
     pool: Pool,
     models: Mapping[str, ModelProfile],
-    policy: Policy,
+    policy: AdmissionPolicy,
     requests: Sequence[StreamRequest],
     *,
     attempts: int = 32,
-    seed: int = 0,
 ) -> Admission:
     """The best of several attempts, which differ in order and in the grouping tried first.
 
-    Orders: as given, small before large, and random ones near to that. More important streams
-    always come before less important ones. Deterministic by seed.
+    Orders: as given, small before large, and random ones near that. More important streams always
+    come first. Deterministic.
     """
-    random = np.random.default_rng([seed, 5])
+    random = np.random.default_rng([0, 5])
     sizes = {r.stream_id: _size(r, models[r.model], pool) for r in requests}
     best: Admission | None = None
     for number in range(max(2, attempts)):
