@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from physis_core.model.header import METADATA_KEY, read_header
+from physis_core.model.shapes import shapes_only
 from physis_core.model.tiny.config import (
     AutoencoderConfig,
     TinyConfig,
@@ -75,7 +75,7 @@ def load(
     for number in numbers:
         if not 0 <= number < config.blocks:
             raise UserError("block", number, f"{path} has blocks 0..{config.blocks - 1}")
-    with torch.device("meta"):
+    with shapes_only():
         whole = TinyNetwork(config).state_dict()
         part = TinyNetwork(config, numbers).state_dict()
     return config, read_weights(path, whole, part)

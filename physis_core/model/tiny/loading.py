@@ -10,6 +10,7 @@ import torch
 
 from physis_core.model.config import build_config
 from physis_core.model.header import read_header
+from physis_core.model.shapes import shapes_only
 from physis_core.model.tiny.autoencoder import Autoencoder
 from physis_core.model.tiny.checkpoint import read_weights
 from physis_core.model.tiny.config import (
@@ -80,7 +81,7 @@ def random_world(
 def load_frame_coder(checkpoint: Path | str) -> Autoencoder:
     """The autoencoder of a world model's file, ready to encode a first frame."""
     config = read_config(checkpoint, WorldConfig)
-    with torch.device("meta"):
+    with shapes_only():
         whole = WorldNetwork(config).state_dict()
     prefix = "autoencoder."
     held = [name for name in whole if name.startswith(prefix)]
@@ -93,7 +94,7 @@ def load_frame_coder(checkpoint: Path | str) -> Autoencoder:
 def load_autoencoder(path: Path | str) -> Autoencoder:
     """From a file of its own, as training needs it. Raises UserError where it does not fit."""
     config = build_config(AutoencoderConfig, read_header(path, AutoencoderConfig.FORMAT)["config"])
-    with torch.device("meta"):
+    with shapes_only():
         wanted = Autoencoder(config).state_dict()
     network = Autoencoder(config)
     network.load_state_dict(read_weights(path, wanted))
@@ -116,7 +117,7 @@ def _with_weights(model: Model, checkpoint: str | None, seed: int) -> Model:
             torch.manual_seed(seed)
             weights = _whole_network(model).state_dict()
     else:
-        with torch.device("meta"):
+        with shapes_only():
             wanted = _whole_network(model).state_dict()
         weights = read_weights(checkpoint, wanted, held)
     model.network.load_state_dict({name: weights[name] for name in held})

@@ -24,6 +24,7 @@ from physis_core.model.protocol import (
     StreamCondition,
     TensorSpec,
 )
+from physis_core.model.shapes import shapes_only
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
@@ -106,7 +107,7 @@ class TinyModel(StagedBlocks[TinyNetwork]):
 
 def tiny_spec(config: TinyConfig) -> ModelSpec:
     """What the engine must know of a physis-tiny of this configuration."""
-    with torch.device("meta"):
+    with shapes_only():
         whole = TinyNetwork(config)
     parts = tuple(TensorSpec(shape=(part.tokens, part.channels)) for part in config.parts)
     carried = (

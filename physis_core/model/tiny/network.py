@@ -155,7 +155,7 @@ class TinyNetwork(nn.Module):
         self.image = ImageEncoder(config)
         self.state = StateEncoder(config)
         self.level = LevelEncoder(config.dim)
-        self.place = nn.Parameter(0.02 * torch.randn(config.tokens, config.dim))
+        self.place = nn.Parameter(nn.init.normal_(torch.empty(config.tokens, config.dim), std=0.02))
         self.part_in = nn.ModuleDict(
             {part.name: nn.Linear(part.channels, config.dim) for part in config.parts}
         )

@@ -21,6 +21,7 @@ from physis_core.model.protocol import (
     StreamCondition,
     TensorSpec,
 )
+from physis_core.model.shapes import shapes_only
 from physis_core.model.tiny.config import WorldConfig
 from physis_core.model.tiny.staged import StagedBlocks, staged_spec
 from physis_core.model.tiny.world_network import WorldNetwork
@@ -83,7 +84,7 @@ class WorldModel(StagedBlocks[WorldNetwork]):
 
 def world_spec(config: WorldConfig) -> ModelSpec:
     """What the engine must know of a world model of this configuration."""
-    with torch.device("meta"):
+    with shapes_only():
         whole = WorldNetwork(config)
     noisy = TensorSpec(shape=(config.denoised_tokens, config.channels))
     actions = TensorSpec(shape=(config.frames, config.joints))

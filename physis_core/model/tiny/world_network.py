@@ -59,7 +59,7 @@ class WorldNetwork(nn.Module):
         self.action = ActionEncoder(config)
         self.action_to_frame = nn.Linear(dim, dim)
         self.level = LevelEncoder(dim)
-        self.place = nn.Parameter(0.02 * torch.randn(config.tokens, dim))
+        self.place = nn.Parameter(nn.init.normal_(torch.empty(config.tokens, dim), std=0.02))
         self.first_in = nn.Linear(channels, dim)
         self.first_to_frame = nn.Linear(channels, dim)
         self.frame_in = nn.Linear(channels, dim)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from physis_core.model.shapes import shapes_only
 from physis_core.model.wan.attention import CachedTextAttention, WindowedSelfAttention
 from physis_core.model.wan.checkpoint import StoredTensor, check_tensors, open_checkpoint
 from physis_core.model.wan.config import WanConfig
@@ -57,7 +58,7 @@ def _empty_modules(
         raise UserError(
             "model.family", "wan", f"needs diffusers: pip install diffusers ({error})"
         ) from None
-    with torch.device("meta"):
+    with shapes_only():
         shared = WanTransformer3DModel(
             patch_size=config.patch,
             num_attention_heads=config.heads,
