@@ -1,17 +1,19 @@
-"""What runs where: plain data that the front writes once and every worker process reads.
+"""What runs where: plain data that the engine writes once and every worker process reads.
 
 A deployment names one model, the devices with the worker process that hosts each, and one or more
-routes. A route is a partition and the device of each of its virtual ranks; a stream walks one route
+routes. A route is a partition and the device of each of its virtual ranks; a stream keeps its route
 for its whole life.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import msgspec
+
+from physis_core.decoding import decode
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.pipeline.costs import CostTable
@@ -34,7 +36,7 @@ class DeviceSpec:
     def __post_init__(self) -> None:
         index = self.kind.removeprefix("cuda:")
         if self.kind not in ("cpu", "emulated") and (index == self.kind or not index.isdigit()):
-            raise UserError("device", self.kind, "one of cpu, cuda:N, emulated")
+            raise UserError("device", self.kind, "must be one of cpu, cuda:N, emulated")
         if self.worker < 0:
             raise UserError("worker", self.worker, "must not be below 0")
 
@@ -62,25 +64,27 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Args:
-    workers: processes; 0 runs every device in one thread of the front's own process.
-    workers_from: `spawn` starts them here as children; `elsewhere` waits for workers that torchrun
-        starts, on this host or others, with the shared key in PHYSIS_KEY on both sides.
-    front_host, front_port: where the front's store listens; every worker must reach the host. Port
-        0 takes a free one.
+    """One model, its devices and its routes, and how the workers run.
+
+    workers: processes; 0 runs every device in one thread of the engine's own process.
+    workers_from: `spawn` starts them here as child processes; `elsewhere` waits for workers that
+        torchrun starts, on this host or others, with the shared key in PHYSIS_KEY on both sides.
+    front_host, front_port: where the engine listens for its workers; every worker must reach the
+        host. Port 0 takes a free one.
     link: transport between workers.
     credits: chunks of one stream that may wait between two neighbouring stages on different
-    devices. max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
+        devices.
+    max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
     costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
         at start.
     noise, noise_seed: of emulated devices (see `Emulation`).
-    recovery: what becomes of the streams of a lost worker. `none`: they end. Otherwise the worker
-        is started anew, and they go on in a new epoch with KV from the last `snapshot`, or with KV
-        that they `rebuild` from their last outputs.
+    recovery: for the streams of a lost worker. `none`: they end. Otherwise the worker is started
+        again and they continue in a new epoch, with the KV of the last `snapshot`, or with KV that
+        they `rebuild` from their last outputs.
     snapshot_every: chunks from one snapshot to the next.
-    respawns: starts of one worker in a row before it is given up.
-    bind_cores: each worker computes on cores of its own, `threads` of them. For hosts that have
-        nothing else to do: what else runs there is not kept away.
+    respawns: consecutive starts of one worker before the engine gives it up.
+    bind_cores: each worker computes on `threads` cores of its own. For hosts that run nothing else:
+        other processes are not kept off these cores.
     """
 
     model: ModelRef
@@ -96,7 +100,7 @@ class Deployment:
     costs: Mapping[int, Mapping[int, float]] | None = None
     noise: float = 0.0
     noise_seed: int = 0
-    threads: int = field(default=1)
+    threads: int = 1
     recovery: RecoveryKind = "none"
     snapshot_every: int = 8
     respawns: int = 3
@@ -107,25 +111,23 @@ class Deployment:
             raise UserError("devices", self.devices, "needs at least one")
         if not self.routes:
             raise UserError("routes", self.routes, "needs at least one")
-        if self.link not in get_args(LinkKind):
-            raise UserError("link", self.link, f"one of {', '.join(get_args(LinkKind))}")
-        if self.workers_from not in get_args(WorkersFrom):
-            raise UserError(
-                "workers_from", self.workers_from, f"one of {', '.join(get_args(WorkersFrom))}"
-            )
+        for name, kinds in (
+            ("link", LinkKind),
+            ("workers_from", WorkersFrom),
+            ("recovery", RecoveryKind),
+        ):
+            if getattr(self, name) not in get_args(kinds):
+                known = ", ".join(get_args(kinds))
+                raise UserError(name, getattr(self, name), f"must be one of {known}")
         if self.workers_from == "elsewhere" and self.workers < 1:
             raise UserError("workers", self.workers, "workers from elsewhere are at least 1")
         if not 0 <= self.front_port < 65536:
             raise UserError("front_port", self.front_port, "must be in 0..65535")
-        if self.recovery not in get_args(RecoveryKind):
-            raise UserError(
-                "recovery", self.recovery, f"one of {', '.join(get_args(RecoveryKind))}"
-            )
         if self.recovery != "none" and (self.workers < 1 or self.workers_from != "spawn"):
             raise UserError(
                 "recovery",
                 self.recovery,
-                "only workers that the engine starts as processes can be started anew",
+                "only workers that the engine starts as processes can be restarted",
             )
         if self.bind_cores and (self.workers < 1 or self.workers_from != "spawn"):
             raise UserError(
@@ -165,7 +167,7 @@ class Deployment:
         return tuple(i for i, d in enumerate(self.devices) if d.worker == worker)
 
     def blocks_of(self, device: int) -> tuple[int, ...]:
-        """Blocks whose weights the device holds: once each, whatever runs through them."""
+        """Blocks whose weights the device holds, once each."""
         return tuple(
             sorted(
                 {
@@ -189,61 +191,16 @@ class Deployment:
         return tuple(edges)
 
     def to_json(self) -> str:
-        values = asdict(self)
-        values["routes"] = [
-            {
-                "partition": {
-                    "kind": route.partition.kind,
-                    "graph": asdict(route.partition.graph),
-                    "rank_of": route.partition.rank_of,
-                },
-                "device_of_rank": route.device_of_rank,
-            }
-            for route in self.routes
-        ]
-        return json.dumps(values)
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Deployment:
         """Raises UserError naming the field that does not fit."""
         try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError("deployment", text[:60], f"is not JSON ({error.msg})") from None
-        if not isinstance(values, dict):
-            raise UserError("deployment", values, "must be a mapping")
-        known = set(cls.__dataclass_fields__)
-        for name in values:
-            if name not in known:
-                raise UserError(name, values[name], f"one of {', '.join(sorted(known))}")
-        for name in ("model", "devices", "routes"):
-            if name not in values:
-                raise UserError(name, None, "is needed")
-        try:
-            values["model"] = ModelRef.from_mapping(values["model"])
-            values["devices"] = tuple(DeviceSpec(**d) for d in values["devices"])
-            values["routes"] = tuple(_route(r) for r in values["routes"])
-            if values.get("costs") is not None:
-                # JSON keys are strings.
-                values["costs"] = {
-                    int(block): {int(n): float(s) for n, s in row.items()}
-                    for block, row in values["costs"].items()
-                }
-            return cls(**values)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise UserError("deployment", text[:60], f"does not fit ({error})") from None
-
-
-def _route(values: Mapping[str, Any]) -> Route:
-    partition = values["partition"]
-    return Route(
-        partition=Partition(
-            kind=partition["kind"],
-            graph=StageGraph(**partition["graph"]),
-            rank_of=tuple(partition["rank_of"]),
-        ),
-        device_of_rank=tuple(values["device_of_rank"]),
-    )
+            values = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise UserError("deployment", text[:60], f"is not JSON ({error})") from None
+        return decode(values, cls, "deployment")
 
 
 def simple_deployment(
@@ -256,10 +213,10 @@ def simple_deployment(
     block_costs: Sequence[float] | None = None,
     **options: Any,
 ) -> Deployment:
-    """One route, one virtual rank per device, ranks dealt to the workers in contiguous runs.
+    """One route, one virtual rank per device; each worker hosts a contiguous run of ranks.
 
-    `options` are further fields of `Deployment`. Fewer ranks than asked for may come out where the
-    partition has no more; so may fewer workers.
+    `options` are further fields of `Deployment`. There are fewer ranks, and fewer workers, than
+    requested where the partition has no more.
     """
     graph = load_spec(model).graph
     cut = make_partition(partition, graph, devices, block_costs)
