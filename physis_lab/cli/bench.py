@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from physis_core.types import UserError
+from physis_ros.cli.main import OneLineParser
 
 SUMMARY = "measure one part of the system: a table of figures with spread and aim"
 
@@ -61,7 +62,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
 }
 
 
-class _LazyParser(argparse.ArgumentParser):
+class _LazyParser(OneLineParser):
     """Learns its arguments from the benchmark's module when they are first needed."""
 
     fill: Callable[[argparse.ArgumentParser], None] | None = None

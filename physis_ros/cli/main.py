@@ -1,17 +1,18 @@
-"""`physis VERB`: finds the verb's module, parses, runs, and turns the outcome into an exit code.
+"""`physis VERB`: finds the verb's module, parses its arguments, runs it and returns an exit code.
 
 A verb module has `SUMMARY`, `add_arguments(parser)` and `run(args) -> dict`; `ok` in the result
 decides between exit code 0 and 1. Bad input is a `UserError`: one line, exit code 2.
 
-Only the module of the verb that was asked for is imported, and summaries are read from the source
-text, so that help comes at once and one verb's missing dependency never stops another.
+Only the requested verb's module is imported, and summaries are read from the source text. So help
+is fast, and a missing dependency of one verb does not stop another. Modules of physis_lab are named
+as text here: a robot's install may lack that package.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -19,10 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 
+from physis_core.files import nearest
 from physis_core.observe.result_file import check_writable, write_result
 from physis_core.types import UserError
 
 VERSION = "0.1.0"
+GET_LAB = 'pip install "physis_ros[lab]", or colcon build with -DPHYSIS_LAB=ON'
 
 VERBS = {
     "demo": "physis_lab.cli.demo",
@@ -39,7 +42,7 @@ VERBS = {
 
 
 class Verb(Protocol):
-    """What a verb's module offers."""
+    """The interface of a verb's module."""
 
     SUMMARY: str
 
@@ -48,8 +51,8 @@ class Verb(Protocol):
     def run(self, args: argparse.Namespace) -> Mapping[str, Any]: ...
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says a wrong argument in one line, as every other refusal of bad input."""
+class OneLineParser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line, like every other bad input."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
@@ -59,7 +62,9 @@ def module_source(module: str) -> Path | None:
     """Path of a module's source, found without importing the module; None where there is none."""
     package, _, name = module.rpartition(".")
     top, _, below = package.partition(".")
-    # The package's own path: its written and its generated half lie in different directories.
+    if importlib.util.find_spec(top) is None:
+        return None
+    # A package may have several directories: sources and generated messages.
     for root in importlib.import_module(top).__path__:
         folder = Path(root, *below.split("."))
         for candidate in (folder / f"{name}.py", folder / name / "__init__.py"):
@@ -89,12 +94,14 @@ def overview() -> str:
     width = max(map(len, VERBS))
     lines = ["usage: physis VERB [--json FILE] [...]", "", "verbs:"]
     lines += [f"  {verb:<{width}}  {summary(module)}" for verb, module in VERBS.items()]
-    lines += ["", "physis VERB --help tells a verb's arguments; physis --version the version."]
+    lines += ["", "physis VERB --help lists a verb's arguments; physis --version the version."]
     return "\n".join(lines)
 
 
 def load(verb: str) -> Verb:
     module = VERBS[verb]
+    if module.startswith("physis_lab.") and importlib.util.find_spec("physis_lab") is None:
+        raise UserError("verb", verb, f"needs the package physis_lab: {GET_LAB}")
     if module_source(module) is None:
         raise UserError("verb", verb, "is not in this installation")
     try:
@@ -110,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = dispatch(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to say it to.
+        # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
@@ -127,9 +134,9 @@ def dispatch(arguments: Sequence[str] | None) -> int:
     verb = words[0]
     try:
         if verb not in VERBS:
-            raise UserError("verb", verb, f"is none of {', '.join(VERBS)}")
+            raise UserError("verb", verb, f"unknown{nearest(verb, VERBS)}")
         module = load(verb)
-        parser = _Parser(prog=f"physis {verb}", description=module.SUMMARY)
+        parser = OneLineParser(prog=f"physis {verb}", description=module.SUMMARY)
         module.add_arguments(parser)
         parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there")
         args = parser.parse_args(words[1:])
@@ -146,7 +153,7 @@ def dispatch(arguments: Sequence[str] | None) -> int:
         return 128 + signal.SIGINT
     if result.get("ok", True):
         return 0
-    # `refused`: what was asked for was wrong, and some process of ours has said where.
+    # `refused`: the request was wrong, and one of our processes has printed why.
     return 2 if result.get("refused", False) else 1
 
 

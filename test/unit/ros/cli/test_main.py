@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from physis_lab.cli.bench import BENCHMARKS
 from physis_ros.cli import main as program
 
 GOOD = """
@@ -77,8 +78,8 @@ def test_a_verb_that_did_not_is_1_and_still_writes_its_result(tmp_path: Path) ->
         (["refusing"], "physis refusing: speed: 'fast\\\\nest': must be a number"),
         (["absent"], "physis absent: verb: 'absent': is not in this installation"),
         (["needy"], "physis needy: verb: 'needy': needs the Python module"),
-        (["goood"], "physis goood: verb: 'goood': is none of demo, up"),
-        (["--nonsense"], "physis --nonsense: verb: '--nonsense': is none of"),
+        (["goood"], "physis goood: verb: 'goood': unknown; did you mean 'good'?"),
+        (["--nonsense"], "physis --nonsense: verb: '--nonsense': unknown"),
     ],
 )
 def test_bad_input_is_one_line_and_2(
@@ -100,6 +101,52 @@ def test_wrong_arguments_are_one_line_and_2(
         program.main(words)
     assert ended.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan"],
+        ["plan", "a.yaml", "--nonsense"],
+        ["simulate", "a.yaml", "--seconds", "x"],
+        ["profile", "--repeat", "x"],
+        ["trace", "a.npz"],
+        ["up", "--nonsense"],
+        ["serve", "--nonsense"],
+        ["doctor", "--nonsense"],
+        ["demo", "--seconds", "x"],
+        ["eval", "--nonsense"],
+        ["bench"],
+        ["bench", "nonsense"],
+        *(["bench", name, "--nonsense", "1"] for name in BENCHMARKS),
+    ],
+)
+def test_wrong_arguments_of_every_verb_are_one_line_and_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(words)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"physis {words[0]}")
+    assert "usage" not in said
+
+
+@pytest.mark.parametrize("verb", ["demo", "bench", "eval"])
+def test_without_the_lab_its_verbs_say_how_to_get_it(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "physis_lab"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "physis_lab", None)
+    assert program.main([verb]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert 'pip install "physis_ros[lab]"' in said
+    assert "-DPHYSIS_LAB=ON" in said
+    assert program.main(["--help"]) == 0
+    assert f"  {verb}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", ["no/such/folder/r.json", "."])
