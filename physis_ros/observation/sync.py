@@ -102,13 +102,11 @@ class _Source(Generic[T]):
         self.parts: deque[Part[T]] = deque(maxlen=depth)
         self.counts = SourceCounts()
         self.trouble = ""
-        self.last_seen_s: float | None = None
         self._offset_ns: int | None = None
 
     def offer(
         self, value: T, stamp_ns: int, receipt_ns: int, receipt_s: float, config: SyncConfig
     ) -> str | None:
-        self.last_seen_s = receipt_s
         if stamp_ns <= 0:
             # Of a driver that does not stamp, or of simulated time before /clock came.
             self.counts.unstamped += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from physis_core.files import parse_yaml, read_file
+from physis_core.files import read_file
 from physis_core.types import UserError
 
 # No revolute joint turns so far; a number like this is an angle in degrees.
@@ -83,15 +83,6 @@ class RobotLimits:
         return near + math.remainder(value - near, math.tau)
 
 
-def limits_from_yaml(text: str, *, origin: str) -> dict[str, JointLimit]:
-    """Read `joints: {name: {lower_rad: .., velocity_rad_s: ..}}`; `origin` names it in errors.
-
-    Raises:
-        UserError: not YAML, an unknown key, or a value that cannot be a limit.
-    """
-    return _limits(parse_yaml(text, origin, "limits"), origin)
-
-
 def _limits(document: Any, origin: str) -> dict[str, JointLimit]:
     if not isinstance(document, Mapping) or not isinstance(document.get("joints"), Mapping):
         raise UserError("limits", origin, "must hold a mapping `joints`")
@@ -105,7 +96,7 @@ def _limits(document: Any, origin: str) -> dict[str, JointLimit]:
 
 
 def load_limits_file(path: str | Path) -> dict[str, JointLimit]:
-    """Read a limits YAML from disk.
+    """Read `joints: {name: {lower_rad: .., velocity_rad_s: ..}}` from a YAML file.
 
     Raises:
         UserError: the file cannot be read, or its content is wrong.

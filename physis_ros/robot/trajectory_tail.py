@@ -1,9 +1,8 @@
 """The braking tail: from any state to rest within the acceleration limit.
 
-Whatever is forwarded to the robot ends in one, so that the robot comes to a stop by itself even
-when every process that commanded it is gone. The last velocity is exactly zero, as a trajectory
-controller demands. This is a courtesy of software: it is not a certified safety function, and a
-hardware stop is needed.
+Every trajectory forwarded to the robot ends in one, so the robot comes to rest even when every
+process that commanded it is gone. The last velocity is exactly zero, as a trajectory controller
+requires. This is software, not a certified safety function: a hardware stop is needed.
 """
 
 from __future__ import annotations
@@ -27,49 +26,20 @@ class Tail:
     positions: Floats
     velocities: Floats
 
-    @property
-    def duration_s(self) -> float:
-        return float(self.times_s[-1]) if self.times_s.size else 0.0
 
-
-def rest_position(position: Floats, velocity: Floats, acceleration: Floats) -> Floats:
-    """Where each joint comes to rest when it brakes from here at its limit. All [joints]."""
-    return np.asarray(position + velocity * np.abs(velocity) / (2.0 * acceleration))
-
-
-def stopping_time_s(velocity: Floats, acceleration: Floats) -> float:
-    return float(np.max(np.abs(velocity) / acceleration, initial=0.0))
-
-
-def braking_tail(
-    position: Floats,
-    velocity: Floats,
-    acceleration: Floats,
-    *,
-    synchronised: bool = False,
-    step_s: float | None = None,
-) -> Tail:
+def braking_tail(position: Floats, velocity: Floats, acceleration: Floats) -> Tail:
     """Brake from (position, velocity), each [joints], at `acceleration` [joints] (all above 0).
 
-    Each joint brakes at its own limit and so stops soonest; `synchronised` stretches them all to
-    the time of the slowest, which keeps the path straight in joint space but lengthens it.
-    Position limits hold if `rest_position` was inside them when braking began (never with
-    `synchronised` alone: `rest_position` is then too optimistic for the quicker joints).
-    `step_s` adds points so that none are further apart, for controllers that join points linearly.
+    Each joint brakes at its own limit, and so stops as early as it can.
     """
     speed = np.abs(velocity)
     stop_s = speed / acceleration
-    longest_s = float(np.max(stop_s, initial=0.0))
     joints = position.size
-    if longest_s == 0.0:
+    if not velocity.any():
         return Tail(
             times_s=np.empty(0), positions=np.empty((0, joints)), velocities=np.empty((0, joints))
         )
-    if synchronised:
-        stop_s = np.where(speed > 0.0, longest_s, 0.0)
     times = _distinct(np.maximum(stop_s[stop_s > 0.0], _LEAST_STEP_S))
-    if step_s is not None:
-        times = _distinct(np.concatenate([times, np.arange(step_s, longest_s, step_s)]))
     deceleration = np.divide(velocity, stop_s, out=np.zeros(joints), where=stop_s > 0.0)
     braked_s = np.minimum(times[:, None], stop_s[None, :])
     velocities = velocity - deceleration * braked_s

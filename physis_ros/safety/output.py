@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from rclpy.duration import Duration
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, Header
@@ -160,7 +159,7 @@ class SafetyOutput:
             start_ns = self._ros_ns(forward.at_s)
         self._robot.publish(
             self._writer.write(
-                np.asarray(forward.times_s),
+                forward.times_s,
                 forward.positions,
                 forward.velocities,
                 start_ns=start_ns,

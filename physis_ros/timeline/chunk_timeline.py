@@ -125,7 +125,7 @@ class ChunkTimeline:
         """
         if self._bend_from_ns is not None and now_ns - self._bend_from_ns >= self._tick_ns:
             self._current()
-        outcome = self._robot(chunk, now_ns)
+        outcome = self._place(chunk, now_ns)
         if isinstance(outcome, AcceptedChunk):
             self.counts.accepted += 1
         else:
@@ -188,10 +188,6 @@ class ChunkTimeline:
             times_s=times_s,
             positions=plan.positions[first:].copy(),
             velocities=plan.velocities[first:].copy(),
-            valid=bool(plan.valid[first]),
-            epoch=int(plan.epoch[first]),
-            chunk_id=int(plan.chunk_id[first]),
-            capture_oldest_ns=int(plan.capture_oldest_ns[first]),
         )
 
     def depth_s(self, now_ns: int) -> float:
@@ -205,7 +201,7 @@ class ChunkTimeline:
     def _lead_ns(self) -> int:
         return max(round(self.config.lead_s * 1e9), self._tick_ns)
 
-    def _robot(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
+    def _place(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
         plan = self._plan
         if plan is None:
             return RefusedChunk(
@@ -231,9 +227,7 @@ class ChunkTimeline:
         fade_ns = self._fade_ns(begin_ns)
         self._chunks.append(replace(checked, fade_begin_ns=begin_ns, fade_ns=fade_ns))
         self._bend_from_ns = now_ns
-        return AcceptedChunk(
-            trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9, first_point_ns=begin_ns
-        )
+        return AcceptedChunk(trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9)
 
     def _check_time(self, chunk: TimedChunk, now_ns: int, handover_ns: int) -> RefusedChunk | None:
         ahead_s = (chunk.capture_oldest_ns - now_ns) * 1e-9

@@ -51,11 +51,9 @@ class TimelineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedChunk:
-    """`trimmed_s` of the chunk's beginning had expired; its first played point is at
-    `first_point_ns`."""
+    """`trimmed_s`: the expired beginning of the chunk, which is not played."""
 
     trimmed_s: float
-    first_point_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,20 +75,12 @@ class ServoPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TimelineWindow:
-    """The plan from the hand-over to rest: times [N] counted from now, positions, velocities [N,
-    joints].
-
-    The last velocity is exactly zero. `chunk_id` and `capture_oldest_ns` are those of the first
-    point.
-    """
+    """The plan from the hand-over to rest: times [N] counted from now, positions and velocities
+    [N, joints]. The last velocity is exactly zero."""
 
     times_s: Floats
     positions: Floats
     velocities: Floats
-    valid: bool
-    epoch: int
-    chunk_id: int
-    capture_oldest_ns: int
 
 
 @dataclass(slots=True)

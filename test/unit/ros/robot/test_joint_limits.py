@@ -6,7 +6,6 @@ import pytest
 from physis_core.types import UserError
 from physis_ros.robot.joint_limits import (
     JointLimit,
-    limits_from_yaml,
     load_limits_file,
     merge_limits,
     robot_limits,
@@ -60,9 +59,11 @@ def test_sources_that_leave_no_room_are_refused_by_joint():
         (yaml_of("continuous: 1"), "must be true or false"),
     ],
 )
-def test_wrong_yaml_gets_one_line_that_names_the_field(text, message):
+def test_wrong_yaml_gets_one_line_that_names_the_field(text, message, tmp_path):
+    path = tmp_path / "robot.yaml"
+    path.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
-        limits_from_yaml(text, origin="robot.yaml")
+        load_limits_file(path)
     assert "\n" not in str(caught.value)
 
 
