@@ -11,10 +11,10 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from physis_core.deployment.deployment import Deployment
 from physis_core.deployment.topology import Pool
-from physis_core.engine.stream import StreamConfig
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.admission import Admission
 from physis_core.plan.advice import nearest_at
@@ -22,6 +22,19 @@ from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
 from physis_core.plan.slo import Meaning, Slo
 from physis_core.types import Refused, UserError
+
+
+class StreamToAdmit(Protocol):
+    """The part of an engine's stream configuration that admission reads."""
+
+    @property
+    def stream_id(self) -> str: ...
+    @property
+    def period_s(self) -> float | None: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def route(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +64,8 @@ class LiveAdmission:
     max_response_s: float = math.inf
     policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
     _admission: Admission = field(init=False)
-    _inside: dict[str, StreamConfig] = field(init=False, default_factory=dict)
-    _left: deque[StreamConfig] = field(init=False, default_factory=deque)
+    _inside: dict[str, StreamToAdmit] = field(init=False, default_factory=dict)
+    _left: deque[StreamToAdmit] = field(init=False, default_factory=deque)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -60,7 +73,7 @@ class LiveAdmission:
         policy = replace(self.policy, advise=False)
         self._admission = Admission(self.pool, {self.profile.name: self.profile}, policy)
 
-    def admit(self, config: StreamConfig) -> Refused | None:
+    def admit(self, config: StreamToAdmit) -> Refused | None:
         if config.period_s is None or not 0 <= config.route < len(self.routes):
             # Without a period nothing is promised; an unknown route is refused by the engine.
             return None
@@ -76,7 +89,7 @@ class LiveAdmission:
                 return None
             return replace(outcome, nearest=self._nearest(request, config.route))
 
-    def leave(self, config: StreamConfig) -> None:
+    def leave(self, config: StreamToAdmit) -> None:
         """The stream that was admitted with this very `config` is gone, if it is not already."""
         self._left.append(config)
 
@@ -88,7 +101,7 @@ class LiveAdmission:
                 del self._inside[config.stream_id]
                 self._admission.leave(config.stream_id)
 
-    def _request(self, config: StreamConfig) -> StreamRequest:
+    def _request(self, config: StreamToAdmit) -> StreamRequest:
         assert config.period_s is not None
         slo = Slo.of_period(self.count, self.per_chunk, config.period_s)
         return StreamRequest(
