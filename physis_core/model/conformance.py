@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,15 @@ from physis_core.model.reference import run_stream
 Build = Callable[[Iterable[int] | None], StagedModel]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One thing that the engine relies on. `broken` says how, a line each; empty where kept."""
+
+    name: str
+    meaning: str
+    broken: tuple[str, ...] = ()
+
+
 def broken_promises(
     build: Build,
     *,
@@ -36,24 +46,55 @@ def broken_promises(
     rows: int = 4,
     relative: float = 1e-4,
 ) -> list[str]:
-    """One line per promise that is broken; empty where the model conforms.
+    """One line per promise that is broken; empty where the model conforms. Arguments as
+    `check_promises`.
+    """
+    promises = check_promises(
+        build,
+        conditions=conditions,
+        observation=observation,
+        seed=seed,
+        rows=rows,
+        relative=relative,
+    )
+    return [line for promise in promises for line in promise.broken]
+
+
+def check_promises(
+    build: Build,
+    *,
+    conditions: Sequence[Mapping[str, Any]] = ({},),
+    observation: Mapping[str, Tensor] | None = None,
+    seed: int = 0,
+    rows: int = 4,
+    relative: float = 1e-4,
+) -> list[Promise]:
+    """Every promise, kept or broken. An exception of the model counts as broken.
 
     Args:
         conditions: stream conditions to mix within a batch, as a user would set them.
         observation: for `rows` rows, [rows, ...]; random where not given.
         rows: rows of the mixed batch.
         relative: largest difference between batch and single row, relative to the largest value.
+
+    Raises:
+        UserError: the model cannot be built.
     """
     with torch.inference_mode():
         check = _Check(build, conditions, observation, seed, rows, relative)
-        check.shapes()
-        check.row_independence()
-        check.determinism()
-        check.write_flag()
-        check.refresh_and_noise()
-        check.ownership()
-        check.memory()
-    return check.broken
+        return [check.run(name, meaning) for name, meaning in _PROMISES.items()]
+
+
+_PROMISES = {
+    "shapes": "every stage gives the shapes and dtypes of the spec and leaves its input alone",
+    "row_independence": "a row of a batch equals the same row alone",
+    "determinism": "chunks follow from seed and observation, bit for bit, and depend on the seed",
+    "write_flag": "a chunk that is not written leaves no trace in the KV, a written one does",
+    "refresh_and_noise": "refresh and renoise change what they name, and nothing after step D",
+    "ownership": "a block alone equals the block of the whole model; others raise KeyError",
+    "memory": "the KV takes the bytes that the spec names, from the first chunk on",
+}
+"""The checks by name, in order, each a method of `_Check`."""
 
 
 class _Check:
@@ -78,6 +119,15 @@ class _Check:
         self._noise = [NoiseKey(seed=seed + i, epoch=i % 2, chunk_id=3 * i) for i in range(rows)]
         self._step = [i % self._spec.graph.passes for i in range(rows)]
         self._observation = dict(observation) if observation else self._observe(rows)
+
+    def run(self, name: str, meaning: str) -> Promise:
+        before = len(self.broken)
+        try:
+            getattr(self, name)()
+        except Exception as error:  # noqa: BLE001  whatever somebody's model raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            self.broken.append(f"{name}: raised {reason}")
+        return Promise(name=name, meaning=meaning, broken=tuple(self.broken[before:]))
 
     def shapes(self) -> None:
         model, spec, n = self._model, self._spec, self._rows
@@ -210,13 +260,13 @@ class _Check:
         self.broken.append("ownership: calling a block that is not owned raised no KeyError")
 
     def memory(self) -> None:
-        hidden, told = self._model.embed(self._inject_row(0), [0]), self._spec.kv_bytes
+        hidden, named = self._model.embed(self._inject_row(0), [0]), self._spec.kv_bytes
         for block in range(self._spec.blocks):
             window = self._model.new_kv(block)
             for chunk in range(self._spec.window_chunks + 2):
-                if window.bytes != told:
+                if window.bytes != named:
                     self.broken.append(
-                        f"kv_bytes: {told}, block {block} has {window.bytes} after {chunk} chunks"
+                        f"kv_bytes: {named}, block {block} has {window.bytes} after {chunk} chunks"
                     )
                     break
                 self._run(block, hidden, [window], [0])

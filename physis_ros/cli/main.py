@@ -31,6 +31,7 @@ VERBS = {
     "demo": "physis_lab.cli.demo",
     "up": "physis_ros.cli.up",
     "serve": "physis_ros.cli.serve",
+    "models": "physis_ros.cli.models",
     "profile": "physis_ros.cli.profile",
     "plan": "physis_ros.cli.plan",
     "simulate": "physis_ros.cli.simulate",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import third_family
 import torch
 from rosgraph_msgs.msg import Clock
 
@@ -113,6 +114,25 @@ def test_chunks_flow_with_ordered_stamps_and_placed_points(ros: Any, small: Path
     assert ids == sorted(ids)
     assert len({chunk.epoch for chunk in chunks}) == 1
     ros.wait_for_diagnosis("stream arm", "streaming")
+    assert ros.stop(engine) == 0
+
+
+def test_a_family_of_an_installed_package_moves_joints_in_workers_too(
+    ros: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = third_family.install(tmp_path / "packages")
+    monkeypatch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    model = third_family.write_model(tmp_path / "small.hop")
+    chunks = ros.listen(ACTION_CHUNK)
+    robot = Robot(ros)
+    robot.joint_names = list(third_family.JOINTS)
+    robot.camera_names = [third_family.CAMERA]
+    robot.size = third_family.SIZE[0]
+    engine = ros.start("engine_node", f"model:={model}", "workers:=1", "devices:=2")
+    ros.wait(lambda: len(chunks) >= 5, "5 chunks")
+    assert chunks[-1].joint_names == list(third_family.JOINTS)
+    assert len(chunks[-1].positions) == third_family.STEPS * len(third_family.JOINTS)
+    assert "small.hop: 2 steps x 2 blocks" in ros.log(engine)
     assert ros.stop(engine) == 0
 
 

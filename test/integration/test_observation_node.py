@@ -166,6 +166,15 @@ def test_life_cycle_by_service(ros: Any) -> None:
     [
         (("model:=nothing",), "model: 'nothing': no such file"),
         (("model:=''",), "joint_names: []: set it, or model"),
+        (
+            ("model:=physis_tiny_follow", "robot_file:=panda"),
+            "joint_names: 'shoulder_pan_joint, shoulder_lift_joint, elbow_joint, wrist_1_joint, "
+            "wrist_2_joint, wrist_3_joint': the model needs this; the robot panda has panda_joint1",
+        ),
+        (
+            ("model:=physis_tiny_follow", "camera_names:=[side, wrist]"),
+            "camera_names: 'front': the model needs this; the parameter camera_names has side, wr",
+        ),
         ((*INPUTS, "slop:=0.1"), "did you mean 'slop_s'?"),
         ((*INPUTS, "max_rate_hz:=0.0"), "max_rate_hz: 0.0: must be at least 0.1 Hz"),
     ],

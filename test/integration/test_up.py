@@ -88,6 +88,15 @@ def test_a_parameter_that_a_node_refuses_ends_the_stack_with_its_line(tmp_path: 
     assert up.outcome()["failure"] == "buffer_node refused its input (exit code 2)"
 
 
+def test_a_robot_that_the_model_does_not_know_ends_the_stack_with_2(tmp_path: Path) -> None:
+    up = Up(free_domain(), tmp_path, *WAM, "--robot", "panda")
+    assert up.wait() == 2
+    assert "joint_names: 'shoulder_pan_joint, " in up.text()
+    assert "the robot panda has panda_joint1, " in up.text()
+    assert "Traceback" not in up.text()
+    assert up.outcome()["failure"] == "observation_node refused its input (exit code 2)"
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

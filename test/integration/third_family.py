@@ -12,7 +12,7 @@ from pathlib import Path
 FAMILY = "hop"
 JOINTS = ("one", "two")
 CAMERA = "eye"
-SIZE = (16, 24)
+SIZE = (24, 24)
 STEPS = 4
 
 _SOURCE = """
