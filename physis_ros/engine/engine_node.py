@@ -44,6 +44,7 @@ from physis_ros.engine.wam_codec import WamContract, wam_contract
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
 from physis_ros.node.model_file import named_model
+from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import CloseStream, OpenStream
 
 _HOUSEKEEPING_PERIOD_S = 0.5
@@ -77,6 +78,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         model = named_model(params.model)
         described = describe(model)
         self._contract = contract = wam_contract(params.model, described)
+        check_robot_joints(contract.joint_names, params.robot_file)
         self._period_s = params.period_s or described.period_s or 0.0
         if not self._period_s:
             raise UserError("period_s", params.period_s, "the model names none: set it")

@@ -13,6 +13,11 @@ from physis_ros.node.parameters import param
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineParameters(BaseParameters):
+    robot_file: str = param(
+        "",
+        description="The robot's file (a name in config/robots, or a path): a model of other "
+        "joints is refused; empty: not checked",
+    )
     partition: str = param(
         "block",
         description="How the stages are cut into virtual ranks",

@@ -12,8 +12,7 @@ from physis_core.types import UserError
 from physis_ros.node.base import BaseParameters
 from physis_ros.node.model_file import named_model
 from physis_ros.node.parameters import param
-from physis_ros.robot.joint_limits import load_limits_file
-from physis_ros.robot.robot_files import robot_file_path
+from physis_ros.robot.robot_files import check_robot_joints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +101,7 @@ def wanted_inputs(params: ObservationParameters) -> WantedInputs:
         UserError: neither names them, or the model needs a camera or joint that is not there.
     """
     wanted = _of_model(params) if params.model else _of_parameters(params)
-    if params.robot_file:
-        path = robot_file_path(params.robot_file)
-        check_names(
-            "joint_names",
-            wanted.joint_names,
-            tuple(load_limits_file(path)),
-            where=f"the robot {path.stem}",
-        )
+    check_robot_joints(wanted.joint_names, params.robot_file)
     return wanted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from physis_core.model.description import check_names
 from physis_core.types import UserError
 from physis_ros.node.share import share_directories
 from physis_ros.robot.joint_limits import JointLimit, RobotLimits, load_limits_file, robot_limits
@@ -29,6 +30,18 @@ def robot_file_path(robot_file: str) -> Path:
         known.update(path.stem for path in folder.glob("*.yaml"))
     there = ", ".join(sorted(known)) or "none"
     raise UserError("robot_file", robot_file, f"no such file and no such robot; robots: {there}")
+
+
+def check_robot_joints(joints: tuple[str, ...], robot_file: str) -> None:
+    """Compare a model's joints with those of a robot's file; an empty name is not checked.
+
+    Raises:
+        UserError: naming every joint that the robot lacks.
+    """
+    if robot_file:
+        path = robot_file_path(robot_file)
+        present = tuple(load_limits_file(path))
+        check_names("joint_names", joints, present, where=f"the robot {path.stem}")
 
 
 def load_robot_limits(

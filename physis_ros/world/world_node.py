@@ -37,6 +37,7 @@ from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
 from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
 from physis_ros.node.model_file import named_model
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
+from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import ResetWorld, StepWorld
 from physis_ros.world.codec import (
     WorldContract,
@@ -77,6 +78,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         model = named_model(params.model)
         described = describe(model)
         contract = world_contract(params.model, described)
+        check_robot_joints(contract.joint_names, params.robot_file)
         check_rate(contract, params.frame_hz)
         torch.set_num_threads(1)
         self._encode = family(model.family).frame_encoder(model)

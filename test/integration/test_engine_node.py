@@ -371,6 +371,7 @@ def test_a_clock_that_jumps_back_raises_the_epoch_and_a_paused_one_stalls_nothin
         ("model:=/nowhere.safetensors", "model: '/nowhere.safetensors'"),
         ("model:=''", "model: '': name a file"),
         ("model:=physis_tiny_world", "'physis_tiny_world': is a world model: it gives no actions"),
+        ("robot_file:=panda", "joint_names: 'shoulder_pan_joint, shoulder_lift_joint, "),
         ("model:=synthetic", "'synthetic': is a model for the engine alone"),
         ("partition:=diagonal", "partition: 'diagonal': must be one of"),
         ("perod_s:=0.1", "did you mean 'period_s'?"),

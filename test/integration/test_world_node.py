@@ -220,6 +220,7 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
         ("model:=physis_tiny_follow", "is a policy"),
         ("model:=nowhere", "no such file"),
         ("frame_hz:=25.0", "frame_hz"),
+        ("robot_file:=panda", "the robot panda has panda_joint1"),
         ("mode:=sideways", "mode"),
         ("stream_ids:=[one, two]", "stream_namespaces"),
     ],
