@@ -2,7 +2,7 @@
 
 The file (YAML or JSON) is what `physis profile` writes and `physis plan` reads:
 
-    name: wan2.2-5b
+    name: my_model
     source: measured            # or analytic
     device: "one H100"          # words
     steps: 4

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from physis_core.deployment.topology import LinkSpec, Pool
+from physis_core.model.backbones import BACKBONES
 from physis_core.observe.figures import Figure, print_figures, result
 from physis_core.plan.admission import Admission
-from physis_core.plan.analytic import BACKBONES, DeviceModel, analytic_profile
+from physis_core.plan.analytic import DeviceModel, analytic_profile
 from physis_core.plan.arrivals import stream_of
 from physis_core.plan.packing import pack
 from physis_core.plan.profile import BlockCost, ModelProfile

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from physis_core.plan.analytic import BACKBONES, DeviceModel, analytic_profile, block_flops
+from physis_core.model.backbones import BACKBONES
+from physis_core.plan.analytic import DeviceModel, analytic_profile, block_flops
 from physis_core.plan.profile import load_profile, read_profile
 from physis_core.types import UserError
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from physis_core.model.backbones import BACKBONES
 from physis_core.plan.admission import Admission
-from physis_core.plan.analytic import BACKBONES, analytic_profile
+from physis_core.plan.analytic import analytic_profile
 from physis_core.plan.arrivals import stream_of
 from physis_core.plan.packing import pack
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
