@@ -1,8 +1,8 @@
-"""Camera images as the model takes them, resized while those of other cameras are on their way.
+"""Resizes camera images to the model's input while images of other cameras still arrive.
 
-To resize takes as long as a message takes to come. So all but the last image of an observation are
-resized on threads of this module, beside the executor, which meanwhile takes the next; OpenCV
-computes without the interpreter's lock.
+Resizing takes about as long as receiving a message. So all but the last image of an observation are
+resized on threads of this module while the executor receives the next; OpenCV releases the
+interpreter's lock.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ def read_image(camera: str, message: CameraMessage, size: tuple[int, int]) -> Im
 
 
 class ObservationImages:
-    """The newest image of each camera, resized or about to be. One thread calls; `size` is (height,
-    width)."""
+    """The newest image of each camera, resized or being resized. One thread calls; `size` is
+    (height, width)."""
 
     def __init__(self, cameras: tuple[str, ...], size: tuple[int, int], *, slop_s: float) -> None:
         self._cameras = cameras
         self._size = size
         self._slop_ns = slop_s * 1e9
         self._begun: dict[str, tuple[int, Future[Image]]] = {}
-        self._beside: ThreadPoolExecutor | None = None
+        self._pool: ThreadPoolExecutor | None = None
         if len(cameras) > 1:
-            self._beside = ThreadPoolExecutor(len(cameras) - 1, thread_name_prefix="resize")
+            self._pool = ThreadPoolExecutor(len(cameras) - 1, thread_name_prefix="resize")
 
     def begin(self, camera: str, message: CameraMessage) -> None:
-        """Resize it, here where it is the last that an observation waits for, else beside."""
+        """Resize on a thread; on this one if the observation waits only for this image."""
         stamp_ns = time_to_ns(message.header.stamp)
-        if self._beside is not None and self._others_to_come(camera, stamp_ns):
-            begun = self._beside.submit(read_image, camera, message, self._size)
+        if self._pool is not None and self._others_to_come(camera, stamp_ns):
+            begun = self._pool.submit(read_image, camera, message, self._size)
         else:
             begun = _done(camera, message, self._size)
         self._begun[camera] = stamp_ns, begun
 
     def read(self, camera: str, message: CameraMessage) -> Image:
-        """What `begin` began; or else now.
+        """The image of `begin`, or resize it now.
 
         Raises:
             UserError: the image cannot be read.
@@ -84,9 +84,9 @@ class ObservationImages:
         self._begun.clear()
 
     def close(self) -> None:
-        """Returns when nothing is being resized any more."""
-        if self._beside is not None:
-            self._beside.shutdown()
+        """Return when no image is being resized."""
+        if self._pool is not None:
+            self._pool.shutdown()
         self._begun.clear()
 
     def _others_to_come(self, camera: str, stamp_ns: int) -> bool:

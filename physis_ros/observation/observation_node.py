@@ -2,10 +2,9 @@
 
 Inputs: `camera/<name>/image_raw` (or `.../compressed`), `joint_states` and others named in
 `joint_state_topics`, `instruction`. Output: `observation`, at most `max_rate_hz` times a second,
-and only where every part is there; /diagnostics says which source is why there is none. All on the
-executor's thread but for resizing (observation_images): where an observation is due, an image is
-resized when it comes, while the others are still on their way; where none is, it waits as it came,
-and is resized only if it is used.
+and only if every part is present; /diagnostics names the source that is missing. Everything runs on
+the executor's thread except resizing (physis_ros.observation.images). While an observation is due,
+an image is resized when it arrives; otherwise it is kept and resized only if it is used.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from physis_ros.robot.joint_readings import joint_readings
 
 
 class ObservationNode(PhysisNode[ObservationParameters]):
-    """See the module's text."""
+    """See the module docstring."""
 
     def __init__(self) -> None:
         super().__init__("observation_node", ObservationParameters)
@@ -141,7 +140,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         )
         self._image_waits = True
         if refused is None and now_s >= self._not_before_s:
-            # Of the one before, where no observation asked for it.
+            # The error of an earlier image that no observation has used.
             if (error := self._images.trouble(camera)) is not None:
                 self._note_unreadable(f"camera/{camera}", error)
             self._images.begin(camera, message)
@@ -178,14 +177,14 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         if images is None:
             return
         period_s = 1.0 / self.params.max_rate_hz
-        # Due times keep the rate: a camera slightly faster than the limit is not halved.
+        # Due times keep the rate: a camera slightly above the limit is not halved.
         self._not_before_s = max(self._not_before_s + period_s, now_s - period_s / 2)
         self._output.publish(self._message(matched, images))
         self._published += 1
         self._clock_suspect = matched.clock_suspect
 
     def _read_images(self, messages: Sequence[CameraMessage]) -> list[Image] | None:
-        """As the model takes them; None, and the reason noted, where one cannot be read."""
+        """The resized images; None, with the reason noted, where one cannot be read."""
         assert self._inputs is not None
         assert self._images is not None
         images = []
@@ -244,7 +243,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             message = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             return (Diagnosis(part="observation", level=WARN, message=message, values=values),)
         if self._clock_suspect:
-            text = "a sensor's clock and this host's disagree"
+            text = "the clocks of a sensor and of this host disagree"
             return (Diagnosis(part="observation", level=WARN, message=text, values=values),)
         return (Diagnosis(part="observation", level=OK, message="observing", values=values),)
 

@@ -1,13 +1,13 @@
-"""Matches cameras and joint states by stamp, and says which source is why nothing matches.
+"""Matches cameras and joint states by stamp, and names the source that prevents a match.
 
 Pure: every call is given the time. A source is one camera (`camera/front`) or one joint
 (`joint/elbow_joint`; each has stamps of its own, so that several publishers may share a robot).
 
-A reading counts only when its stamp is newer than the source's last one. One that has no stamp,
-repeats one (a frozen camera looks alive), goes back, or lies in the future is refused and counted,
-and a source without a counting reading for `max_age_s` of steady time has no part in any
-observation. Nothing missing is ever filled: there is a whole set or a reason for each source that
-is in its way.
+A reading is accepted only if its stamp is newer than the source's last one. A reading without a
+stamp, with a repeated stamp (a frozen camera looks alive), or with a stamp that goes back or lies
+in the future is refused and counted. A source without an accepted reading for `max_age_s` of steady
+time is missing. Nothing missing is ever filled in: the result is a whole set, or a reason for each
+source that prevents one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _JOINT_DEPTH = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncConfig:
-    """What belongs to an observation, and how old and how far apart its parts may be.
+    """The parts of an observation, and how old and how far apart they may be.
 
     slop_s: largest difference between the stamps of two parts and the reference camera.
-    max_age_s: longest steady time since a source's last counting reading.
+    max_age_s: longest steady time since a source's last accepted reading.
     future_s: how far ahead of ROS time a stamp may lie (clocks of two hosts).
     clock_jump_s: a change of (receipt - stamp) between two readings that makes a clock suspect.
     """
@@ -54,7 +54,7 @@ class SyncConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Generic[T]):
-    """A counting reading of one source and when it came."""
+    """An accepted reading of one source and when it came."""
 
     stamp_ns: int
     receipt_ns: int
@@ -79,14 +79,14 @@ class Matched(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmatched:
-    """No observation. `reasons` by source; empty where all is well and nothing newer has come."""
+    """No observation. `reasons` by source; empty where only newer readings are missing."""
 
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class SourceCounts:
-    """What came from a source since the last reset, and what of it did not count."""
+    """Accepted and refused readings of a source since the last reset."""
 
     accepted: int = 0
     unstamped: int = 0
@@ -96,7 +96,7 @@ class SourceCounts:
 
 
 class _Source(Generic[T]):
-    """Readings of one source that count, oldest first, and why the last one did not."""
+    """Accepted readings of one source, oldest first, and why the last one was refused."""
 
     def __init__(self, depth: int) -> None:
         self.parts: deque[Part[T]] = deque(maxlen=depth)
@@ -108,7 +108,7 @@ class _Source(Generic[T]):
         self, value: T, stamp_ns: int, receipt_ns: int, receipt_s: float, config: SyncConfig
     ) -> str | None:
         if stamp_ns <= 0:
-            # Of a driver that does not stamp, or of simulated time before /clock came.
+            # A driver that does not stamp, or simulated time before the first /clock.
             self.counts.unstamped += 1
             return self._refuse("it has no stamp")
         ahead_ns = stamp_ns - receipt_ns
@@ -118,7 +118,7 @@ class _Source(Generic[T]):
         if self.parts:
             last = self.parts[-1]
             if receipt_s - last.receipt_s > config.max_age_s and stamp_ns != last.stamp_ns:
-                # It was lost meanwhile: whatever clock it has now is a new beginning.
+                # The source was missing meanwhile: accept whatever clock it has now.
                 self.parts.clear()
                 self._offset_ns = None
             elif stamp_ns == last.stamp_ns:
@@ -172,7 +172,7 @@ class _Source(Generic[T]):
 
 
 class ObservationSync(Generic[T]):
-    """See the module's text. `T` is whatever stands for an image (a message not yet decoded)."""
+    """See the module docstring. `T` stands for an image (a message not yet decoded)."""
 
     def __init__(self, config: SyncConfig) -> None:
         self._config = config
@@ -191,13 +191,13 @@ class ObservationSync(Generic[T]):
     def add_image(
         self, camera: str, image: T, *, stamp_ns: int, receipt_ns: int, receipt_s: float
     ) -> str | None:
-        """Returns why the reading does not count, or None."""
+        """Return why the reading was refused, or None."""
         return self._cameras[camera].offer(image, stamp_ns, receipt_ns, receipt_s, self._config)
 
     def add_joints(
         self, readings: Sequence[JointReading], *, receipt_ns: int, receipt_s: float
     ) -> dict[str, str]:
-        """Returns, by joint, why a reading does not count."""
+        """Return, by joint, why a reading was refused."""
         refused = {}
         for reading in readings:
             source = self._joints.get(reading.name)
@@ -209,7 +209,7 @@ class ObservationSync(Generic[T]):
         return refused
 
     def note_trouble(self, source: str, reason: str) -> None:
-        """A message of this source could not be read; said while the source is missing."""
+        """A message of this source could not be read; reported while the source is missing."""
         for name, camera in self._cameras.items():
             if source == f"camera/{name}":
                 camera.trouble = reason
@@ -230,10 +230,10 @@ class ObservationSync(Generic[T]):
         return found
 
     def match(self, now_s: float) -> Matched[T] | Unmatched:
-        """The newest whole set that has not been given yet, or why there is none.
+        """The newest whole set that was not returned yet, or why there is none.
 
-        The reference is the newest image of the camera that is furthest behind (of the joints,
-        where there is no camera); every other part is the one nearest to its stamp.
+        The reference is the newest image of the slowest camera (of the joints without cameras);
+        every other part is the one nearest to its stamp.
         """
         reasons = self.why_unmatched(now_s)
         if reasons:
@@ -246,7 +246,7 @@ class ObservationSync(Generic[T]):
         return _matched(cameras, joints)
 
     def why_unmatched(self, now_s: float) -> dict[str, str]:
-        """By source, what is in the way of an observation now; empty where nothing is."""
+        """By source, what prevents an observation now; empty where nothing does."""
         reasons = self.faults(now_s)
         if reasons:
             return reasons

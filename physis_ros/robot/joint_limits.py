@@ -1,7 +1,7 @@
 """Limits of each joint, from a robot description (URDF) and a YAML; the tighter of the two wins.
 
-Nothing is assumed: a joint for which no source gives a velocity, an acceleration or a jump limit is
-refused by name. Continuous joints wrap at +-pi; all others never do.
+Nothing is assumed: a joint without a velocity, acceleration or jump limit in any source is refused
+by name. Only continuous joints wrap at +-pi.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from physis_core.files import read_file
 from physis_core.types import UserError
 
-# No revolute joint turns so far; a number like this is an angle in degrees.
+# No revolute joint turns this far; a larger number is an angle in degrees.
 _LARGEST_PLAUSIBLE_RAD = 40.0
 
 _QUANTITY_OF_KEY = {
@@ -34,10 +34,10 @@ _QUANTITY_OF_KEY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLimit:
-    """What one source says of one joint, in rad or m; None where it says nothing.
+    """The limits of one joint in one source, in rad or m; None where the source has none.
 
-    `jump` is the largest accepted distance between the commanded state and where a new command
-    wants the joint to be at that moment.
+    `jump`: the largest accepted distance between the commanded state and the position that a new
+    command requests for the same moment.
     """
 
     lower: float | None = None

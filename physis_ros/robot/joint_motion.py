@@ -1,7 +1,7 @@
 """Motion of all joints between timed points, evaluated exactly as a trajectory controller does.
 
-Points with positions and velocities are joined by cubics; after the last point the motion rests
-there. Times are seconds of one clock that the caller chooses and keeps to.
+Points with positions and velocities are joined by cubics; after the last point the motion rests.
+Times are seconds of one clock of the caller's choice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CommandedTrajectory:
-    """As it came: `times_s` [N] from its start, rows of `positions` and `velocities` per time.
-
-    Rows may be ragged here: that is one of the things to check. `velocities` empty: none were
-    given.
+    """An unchecked trajectory: `times_s` [N] from its start, a row of `positions` and `velocities`
+    for each time. Rows may differ in length. Empty `velocities`: none were given.
     """
 
     joint_names: Sequence[str]
@@ -56,8 +54,8 @@ class JointMotion:
         return self._times[-1]
 
     def going_over(self, at_s: float, points: JointMotion) -> JointMotion:
-        """What a controller plays that takes `points` at `at_s`, before the first of them is due:
-        this motion until then, and from there one cubic to the first point."""
+        """The motion of a controller that takes `points` at `at_s`, before the first is due: this
+        motion until then, and one cubic to the first point."""
         kept = self.times_s < at_s
         position, velocity = self.state(at_s)
         return JointMotion(
@@ -67,7 +65,7 @@ class JointMotion:
         )
 
     def since(self, at_s: float) -> JointMotion:
-        """The same motion from `at_s` on, without what lies before."""
+        """The same motion, beginning at `at_s`."""
         after = self.times_s > at_s
         position, velocity = self.state(at_s)
         return JointMotion(
@@ -153,7 +151,7 @@ class SegmentPeaks:
 
 
 def segment_peaks(times_s: Floats, positions: Floats, velocities: Floats) -> SegmentPeaks:
-    """The extremes inside every segment, not only at its ends: a cubic can leave its end points."""
+    """Extremes inside every segment: a cubic may leave the range of its end points."""
     return cubic_peaks(
         positions[:-1], velocities[:-1], positions[1:], velocities[1:], np.diff(times_s)[:, None]
     )

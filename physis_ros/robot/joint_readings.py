@@ -1,8 +1,7 @@
-"""JointState messages -> the joints that a model names, in its order.
+"""Reads the wanted joints from joint states, in the wanted order.
 
-Joints are found by name in every message anew: publishers permute them, leave some out, add
-`_mimic` and gripper joints, and two of them may each publish half of a robot. What is missing
-stays missing.
+Joints are looked up by name in every message: publishers permute them, omit some, add `_mimic` and
+gripper joints, and two publishers may each send half of a robot. A missing joint stays missing.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class JointReading:
 
 
 class JointValues(Protocol):
-    """The part of a sensor_msgs/JointState that is read here."""
+    """The fields of a sensor_msgs/JointState that are read here."""
 
     @property
     def name(self) -> Sequence[str]: ...
@@ -43,12 +42,12 @@ def joint_readings(
 ) -> tuple[JointReading, ...]:
     """The wanted joints of one message, each with the message's stamp; other joints are ignored.
 
-    Velocity is None where the message brings none, or NaN in its place (drivers without a velocity
-    sensor do that): unknown, not zero.
+    Velocity is None (unknown, not zero) where the message has none, or NaN as drivers without a
+    velocity sensor send.
 
     Raises:
-        UserError: sizes that contradict each other, a joint named twice, or a wanted joint whose
-            position is not finite.
+        UserError: array sizes differ, a joint is named twice, or a wanted joint's position is not
+            finite.
     """
     names = message.name
     count = len(names)

@@ -1,4 +1,4 @@
-"""What buffer_node and safety_node must be told alike of the robot: its joints and their limits."""
+"""Parameters that buffer_node and safety_node share: the robot's joints and their limits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from physis_ros.robot.robot_files import load_robot_limits
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotParameters(BaseParameters):
     robot_file: str = param("ur5e", description="Joint limits: a name in config/robots, or a path")
-    robot_description: str = param("", description="URDF text whose limits count as well")
-    robot_description_file: str = param("", description="URDF file whose limits count as well")
+    robot_description: str = param("", description="URDF text with further limits")
+    robot_description_file: str = param("", description="URDF file with further limits")
     joint_names: tuple[str, ...] = param(
         (), description="Commanded joints in order; empty: those of robot_file"
     )
 
     def limits(self) -> RobotLimits:
-        """In each quantity the tighter of file and URDF.
+        """The tighter of file and URDF for each quantity.
 
         Raises:
             UserError: a file that cannot be read, or a joint without a limit.

@@ -1,4 +1,4 @@
-"""The limits of the robot at hand, put together from what a node's parameters name."""
+"""Loads a robot's limits from the sources that a node's parameters name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def load_robot_limits(
     robot_description: str,
     robot_description_file: str,
 ) -> RobotLimits:
-    """Limits from the robot's YAML, a URDF text and a URDF file, each left out where empty.
+    """Limits from the robot's YAML, a URDF text and a URDF file; an empty source is skipped.
 
     Without `joint_names` the robot has the joints of its YAML, in the order of that file.
 

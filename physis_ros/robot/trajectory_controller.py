@@ -1,9 +1,8 @@
-"""What ros2_control's joint_trajectory_controller does with a trajectory, without ROS or robot.
+"""The behaviour of ros2_control's joint_trajectory_controller, without ROS or robot.
 
-The simulated robot runs this, so that a stack that moves it well also moves a stock controller
-well. The rules are those of the real one, its unfriendly ones included: by default each message
-restarts from the measured state, and nothing here looks at NaN or at limits. Pure: the caller
-brings the time.
+The simulated robot runs this, so a stack that moves it well also moves a stock controller well. It
+follows the rules of the real one, including the unfriendly ones: by default each message restarts
+from the measured state, and neither NaN nor limits are checked. Pure: the caller gives the time.
 
 All times are seconds of one clock; the caller turns a message's stamp into `start_s`.
 """
@@ -44,11 +43,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """The controller's parameters, under their own names, with their own defaults.
+    """The controller's parameters with their original names and defaults.
 
-    `past_start` says what a start before now does: `step` plays by time, from the middle (Humble
-    to Kilted, and later ones with `allow_trajectory_replacement: false`); `shift` plays the whole
-    from now (later ones by default).
+    `past_start`: what happens to a start in the past. `step` begins in the middle, by time (Humble
+    to Kilted, and later with `allow_trajectory_replacement: false`); `shift` begins the whole
+    trajectory now (later releases by default).
     """
 
     joint_names: tuple[str, ...]
@@ -129,7 +128,7 @@ class _Plan:
 
 
 class TrajectoryController:
-    """Takes trajectories, gives a command per tick. Starts by holding where the joints are."""
+    """Accepts trajectories and returns a command per tick. Holds the measured position at first."""
 
     def __init__(self, config: ControllerConfig, measured: MotionState) -> None:
         self.config = config
@@ -145,7 +144,8 @@ class TrajectoryController:
         return self._last
 
     def accept(self, trajectory: Trajectory, now_s: float) -> str | None:
-        """Take `trajectory` in place of any other, from the next tick on; else say why not."""
+        """Replace the current trajectory from the next tick on. Returns why not; None if it
+        does."""
         reason = refusal(trajectory, self.config, now_s)
         if reason is None:
             self._waiting = trajectory
@@ -176,7 +176,8 @@ class TrajectoryController:
             start_s = max(start_s, now_s)
         begun_s, before = now_s, measured
         if self.config.interpolate_from_desired_state:
-            # The desired state is that of the tick before; taken for now's, it stalls a tick.
+            # The desired state belongs to the tick before; used as this tick's, it would stall one
+            # tick.
             begun_s, before = (now_s if self._last_s is None else self._last_s), self._last
         order = [
             trajectory.joint_names.index(name) if name in trajectory.joint_names else -1

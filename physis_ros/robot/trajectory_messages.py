@@ -15,9 +15,10 @@ _NS_PER_S = 1_000_000_000
 
 
 class TrajectoryWriter:
-    """Makes JointTrajectory messages for `names`. The points of a message are used again by the
-    next one: to make them anew takes three times as long as to fill them, for each command on its
-    way to the robot. So a message is to be published, not kept; one thread calls.
+    """Makes JointTrajectory messages for `names`.
+
+    The next message reuses the point objects: creating them takes three times as long as filling
+    them, for every command to the robot. So publish a message and do not keep it; one thread only.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -27,8 +28,8 @@ class TrajectoryWriter:
     def write(
         self, times_s: Floats, positions: Floats, velocities: Floats, *, start_ns: int = 0
     ) -> JointTrajectory:
-        """times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: it starts on
-        arrival."""
+        """Times [N] from the start; positions, velocities [N, joints]. `start_ns` 0: the trajectory
+        starts on arrival."""
         message = JointTrajectory(joint_names=self._names)
         message.header.stamp.sec, message.header.stamp.nanosec = divmod(start_ns, _NS_PER_S)
         while len(self._points) < len(times_s):
@@ -45,7 +46,7 @@ class TrajectoryWriter:
 
 
 def from_trajectory(message: JointTrajectory) -> CommandedTrajectory:
-    """As it came: nothing is checked here."""
+    """The content of a message, unchecked."""
     points = message.points
     return CommandedTrajectory(
         joint_names=tuple(message.joint_names),
@@ -56,7 +57,7 @@ def from_trajectory(message: JointTrajectory) -> CommandedTrajectory:
 
 
 def _together(rows: Sequence[array.array[float]]) -> Sequence[Sequence[float]] | Floats:
-    """[rows, values] at once, where all rows are as long; numpy would look at every value."""
+    """[rows, values] in one copy if all rows have one length; else the rows as they are."""
     longest = max(map(len, rows), default=0)
     if not longest or any(len(row) != longest for row in rows):
         return rows

@@ -1,4 +1,4 @@
-"""Joint limits out of a robot description (URDF), read without ever resolving an entity."""
+"""Reads joint limits from a robot description (URDF); never resolves an XML entity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from xml.parsers import expat
 from physis_core.types import UserError
 from physis_ros.robot.joint_limits import JointLimit, check_limit
 
-# A robot description with meshes by reference stays far below; more is not one.
+# A robot description refers to meshes by file name and is far smaller.
 _LARGEST_TEXT_BYTES = 20_000_000
 _MOVING = ("revolute", "continuous", "prismatic")
 
 
 def limits_from_urdf(text: str) -> dict[str, JointLimit]:
-    """Limits of every joint that moves by itself: fixed and mimic joints are left out.
+    """Limits of every joint except fixed and mimic joints.
 
     A `safety_controller` element's soft limits, where present, tighten lower and upper.
 
@@ -98,7 +98,7 @@ def _parse(text: str) -> ElementTree.Element:
 
 
 def _refuse_document_type(data: bytes) -> None:
-    """Entities can read files and grow without bound; no robot description needs one."""
+    """Entities can read files and expand without bound; no robot description needs them."""
 
     def refuse(name: str, *_: object) -> None:
         raise UserError("robot_description", name, "a document type is not accepted")

@@ -1,1 +1,1 @@
-"""What runs together: read from YAML, resolved into processes, supervised. No ROS is imported."""
+"""A stack of nodes: read from YAML, resolved into processes, supervised. Imports no ROS."""

@@ -1,4 +1,4 @@
-"""Two ends of a probe: does DDS carry a message of ours between two processes of this machine?
+"""Probe with two ends: does DDS carry our messages between two processes of this machine?
 
 `python -m physis_ros.stack.dds_probe talk|listen SECONDS`: the listener prints `heard` and exits
 with 0, or with 1 after so many seconds. `physis doctor` runs both.

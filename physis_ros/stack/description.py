@@ -1,7 +1,7 @@
 """The stack description: which nodes run together, with which parameters, and what may respawn.
 
 Read from `config/stacks/NAME.yaml`. `physis up`, `physis demo`, the launch files and the
-integration tests all start from here, so that there is one list of nodes and not four.
+integration tests all use it, so there is one list of nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODE_MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Respawn:
-    """A process that dies is started again: after `first_s`, then each time twice as late.
+    """A process that dies is restarted after `first_s`; the delay doubles each time.
 
     A process that ran for `healthy_s` counts as recovered: its next respawn is early again.
     """
@@ -118,8 +118,7 @@ class StackSpec:
                 raise UserError("robots", robot, "is named twice")
 
     def robots_of(self, node: NodeSpec) -> tuple[str, ...]:
-        """For which robots the node runs; one empty name where it does not belong to a named
-        one."""
+        """The robots that the node runs for; one empty name where it belongs to none."""
         return ("",) if node.part == "engine" or not self.robots else self.robots
 
     def node(self, name: str) -> NodeSpec:

@@ -1,4 +1,4 @@
-"""The environment of our ROS processes, so that nothing has to be sourced or exported before."""
+"""The environment of our ROS processes, so that nothing must be sourced or exported first."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MIDDLEWARE = "rmw_fastrtps_cpp"
 def process_environment(
     environ: Mapping[str, str], prefix: Path = Path(sys.prefix)
 ) -> dict[str, str]:
-    """Return the environment for a node: the caller's, with what ROS needs where it is not set.
+    """Return the environment for a node: the caller's, plus what ROS needs and is not set.
 
-    Where this Python brings its own ROS (`make build`), a distribution that was sourced before is
-    taken out: two of them in one process do not load. Where it does not, all stays as it is.
+    If this Python has its own ROS (`make build`), a sourced distribution is removed: two of them do
+    not load into one process. Otherwise nothing is removed.
 
     Raises:
         UserError: ROS_DOMAIN_ID is not a domain.

@@ -11,13 +11,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """Return what a child does before exec: ask to be killed when the supervisor is gone."""
+    """Return a function for a child to call before exec: request SIGKILL when the parent dies."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def prepare() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            # The parent died before the request was made; nobody would tell us.
+            # The parent died before the request; the signal would never come.
             os._exit(1)
 
     return prepare

@@ -1,8 +1,8 @@
-"""How DDS carries large messages between processes of this machine: which Fast DDS profile to use.
+"""Chooses the Fast DDS profile for large messages between processes of this machine.
 
-By default an image of 640 x 480 does not fit Fast DDS's shared memory, and one in three is lost on
-the way between two processes (docs/decisions/large-images.md). The profiles in `config/fastdds/`
-give it room. A user who has set transports of his own is left alone.
+By default an image of 640 x 480 does not fit Fast DDS's shared memory, and one in three is lost
+between two processes (docs/decisions/large-images.md). The profiles in `config/fastdds/`
+give it room. Transports that the user has set are left alone.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""buffer_node: ActionChunk in, JointTrajectory windows out, and every number of the stream.
+"""buffer_node: ActionChunk in, JointTrajectory windows and the figures of the stream out.
 
-In:  `action_chunk`, `safety/commanded_state` (where the robot is commanded to be), `joint_states`
-     (only to begin, where no safety node says so), `observation` (counted, never read).
+In:  `action_chunk`, `safety/commanded_state`, `joint_states` (only to start without a safety node),
+     `observation` (counted, never decoded).
 Out: `safety/command_in`, `stream_status`, /diagnostics.
 
-A window is the plan of the action timeline from the hand-over to rest: stamp 0, first point at
-least `lead_s` ahead, last velocity 0. The servo tick samples that plan, and so knows the age of the
-very point that is being played. Threads: everything runs on the executor's one thread.
+A window is the plan of the action timeline from the hand-over to rest: first point at least
+`lead_s` ahead, last velocity 0. The servo tick samples the same plan, so it knows the age of the
+point that is played now. Threads: everything runs on the executor's thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures, Strea
 from physis_ros.timeline.stream_record import StreamRecord
 from physis_ros.timeline.types import AcceptedChunk, ServoPoint
 
-# By use_sim_time: a /clock comes in steps, to each process at a moment of its own.
+# By use_sim_time: /clock comes in steps, and reaches each process at another moment.
 _CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
 
 
@@ -97,7 +97,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             ),
             self.subscribe(SAFETY_COMMANDED_STATE, self._on_commanded),
             self.subscribe(JOINT_STATES, self._on_joints),
-            # Raw: an observation is counted here, not read.
+            # Raw: an observation is counted, not decoded.
             self.subscribe(OBSERVATION, self._on_observation, raw=True),
         ]
 
@@ -107,7 +107,7 @@ class BufferNode(PhysisNode[BufferParameters]):
             self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
             self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
         ]
-        # What start-up made stays; a collector that walks through it would cost the servo tick.
+        # Objects from start-up stay; the garbage collector must not scan them in a servo tick.
         gc.collect()
         gc.freeze()
 
@@ -161,8 +161,8 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._why.accepted(now_s)
             figures.chunk(stamps, now_s)
             if now_s - self._handed_off_s >= 1.0 / self.params.servo_hz:
-                # At once, not at the next tick: waiting would only age the action. In a burst of
-                # chunks the next tick hands off the newest.
+                # At once: waiting for the next tick would only age the action. In a burst of chunks
+                # the next tick hands off the newest.
                 self._hand_off(timeline, figures, stamps)
             return
         self._counts.dropped += 1
@@ -182,14 +182,14 @@ class BufferNode(PhysisNode[BufferParameters]):
         if event.not_alive_count_change > 0 or event.alive_count_change < 0:
             self._counts.liveliness_events += 1
         if event.alive_count == 0 and self._timeline is not None:
-            # The next writer is another engine process, whatever epoch it begins with.
+            # The next publisher is another engine process, with any epoch.
             self._timeline.forget_epoch()
 
     def _on_joints(self, message: JointState) -> None:
         self._robot.measured(message.name, message.position)
 
     def _on_commanded(self, message: JointState) -> None:
-        """Follow where the safety node really commands the robot, if that is not our plan."""
+        """Restart the plan from the commanded state if the robot does not follow the plan."""
         timeline = self._timeline
         if not self.active or timeline is None:
             return
@@ -216,7 +216,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         if not timeline.rebase(begins_at, velocity, now_ns, keep_newest=True):
             self._waiting = None
         elif self._waiting is None:
-            # The robot still plays the window of the motion that it does not follow.
+            # The controller still holds a window of the old plan.
             self._publish_window(timeline)
 
     # Work --------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class BufferNode(PhysisNode[BufferParameters]):
 
     def _account(self, point: ServoPoint, figures: StreamFigures, now_s: float) -> None:
         if self.standstill():
-            # A point is valid at the instant at which time stands, and nobody plays it.
+            # The point of this instant is valid, but nothing plays it.
             if self._state == StreamStatus.PLAYING:
                 self._state = StreamStatus.UNDERRUN
         elif point.valid:

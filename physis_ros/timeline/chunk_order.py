@@ -1,4 +1,4 @@
-"""Epochs and ids: which chunk is new, and which is of the past, repeated or out of order."""
+"""Decides by epoch and id which chunks are new, and which are old, repeated or out of order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REMEMBERED_IDS = 256
 
 
 class ChunkOrder:
-    """Remembers what was seen, also of chunks that are refused for something else later on."""
+    """Also counts chunks that are later refused for other reasons."""
 
     def __init__(self) -> None:
         self.gaps = 0
@@ -24,13 +24,13 @@ class ChunkOrder:
         return 0 if self._epoch is None else self._epoch
 
     def forget_epoch(self) -> None:
-        """The only writer of chunks is gone: the next one may count from any epoch."""
+        """The only publisher of chunks is gone: the next one may begin with any epoch."""
         self._epoch = None
         self._highest_id = -1
         self._seen.clear()
 
     def check(self, epoch: int, chunk_id: int) -> RefusedChunk | None:
-        """None where the chunk is the newest; `gaps` counts ids that never came."""
+        """None if the chunk is the newest. Updates `gaps`, the ids that never came."""
         if self._epoch is not None and epoch < self._epoch:
             return RefusedChunk(
                 why=ChunkRefusal.OLD_EPOCH,

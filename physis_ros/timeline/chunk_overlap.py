@@ -1,11 +1,11 @@
-"""Where chunks overlap in time: which reference the robot follows, and how old it is.
+"""Merges chunks that overlap in time into one reference, with the age of each point.
 
 `replace`   the newest chunk counts from its first point on.
-`blend`     the newest fades in over the chunk before, so that the reference itself does not step.
+`blend`     the newest chunk fades in over the previous one, so that the reference does not jump.
 `ensemble`  all chunks that cover an instant count, the n-th newest with weight exp(-decay n).
 
-After the newest chunk's end nothing is valid any more, even where an older one went further: its
-points come from an older view of the world.
+After the end of the newest chunk nothing is valid, even if an older chunk goes further: its points
+come from older observations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLICIES: tuple[OverlapPolicy, ...] = ("replace", "blend", "ensemble")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """A policy and its one number: seconds of fading for `blend`, decay per chunk for
+    """The policy and its parameter: seconds of fading for `blend`, decay per chunk for
     `ensemble`."""
 
     policy: OverlapPolicy = "replace"
@@ -46,10 +46,10 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reference:
-    """What to follow at T instants. positions, velocities [T, joints]; the others [T].
+    """The motion to follow at T instants: positions, velocities [T, joints]; the others [T].
 
-    `capture_oldest_ns` is of the oldest observation among all chunks with a share in the instant;
-    `chunk_id` and `epoch` are of the newest. Where not `valid`, the numbers mean nothing.
+    `capture_oldest_ns`: the oldest observation of all chunks that contribute to the instant;
+    `chunk_id` and `epoch`: those of the newest. Where not `valid`, the values are meaningless.
     """
 
     positions: Floats
@@ -78,7 +78,7 @@ def reference(
     for chunk in chunks:
         last_ns = min(chunk.end_ns, chunk.valid_until_ns)
         inside = (times_ns >= chunk.start_ns) & (times_ns <= last_ns)
-        # What a newer chunk ends, an older one does not continue.
+        # An older chunk does not continue after the end of a newer one.
         merged.valid[times_ns > last_ns] = False
         if not inside.any():
             continue
@@ -112,7 +112,7 @@ def reference(
 def _relevant(
     chunks: Sequence[TimedChunk], first_ns: int, overlap: Overlap
 ) -> Sequence[TimedChunk]:
-    """Without those that a newer one hides at every instant from `first_ns` on."""
+    """Drop chunks that a newer one replaces at every instant from `first_ns` on."""
     if overlap.policy == "ensemble":
         return chunks
     for index in reversed(range(len(chunks))):
@@ -132,8 +132,7 @@ def _share(
     covered: npt.NDArray[np.bool_],
     weights: Floats,
 ) -> tuple[Floats, Floats]:
-    """The chunk's share against all that came before it, and the share's rate of change per
-    second."""
+    """The chunk's share against all earlier ones, and the rate of change of the share [1/s]."""
     count = times_ns.size
     whole, still = np.ones(count), np.zeros(count)
     if overlap.policy == "replace" or not covered.any():

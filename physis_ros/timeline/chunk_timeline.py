@@ -1,13 +1,12 @@
-"""The action timeline: chunks placed by absolute time, and the one smooth motion played from them.
+"""The action timeline: places chunks by absolute time and plans one smooth motion from them.
 
-The timeline keeps a plan on a grid of servo ticks: how the robot moves from now to rest. Every
-accepted chunk bends the plan from the hand-over on (the first tick that has not been given away
-yet); what lies before is what was really played, so the chunk's expired steps fall away by
-themselves. The plan never steps: JointFollower keeps each tick within the limits, and each plan
-ends at rest.
+The plan is a grid of servo ticks from now to rest. An accepted chunk changes it from the hand-over
+on, the first tick that was not sent yet. Ticks before stay as they were sent, so expired steps of
+the chunk drop out. The plan never jumps: JointFollower keeps each tick within the limits, and each
+plan ends at rest.
 
-Times are nanoseconds of ROS time as the chunks are stamped. The caller gives `now_ns`; nothing here
-reads a clock.
+Times are nanoseconds of ROS time, as the chunks are stamped. The caller gives `now_ns`; no clock is
+read here.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from physis_ros.timeline.types import (
 )
 
 _KEPT_CHUNKS = 8
-# Stamps of one host's clock may come a little early: granularity and the order of threads.
+# Stamps may lie slightly ahead: clock granularity and thread order.
 _FUTURE_SLOP_NS = 50_000_000
 
 
 class ChunkTimeline:
-    """Not thread safe: one owner. Starts empty; `rebase` gives it the commanded state first."""
+    """Not thread safe: one owner. Empty until the first `rebase` with the commanded state."""
 
     def __init__(self, limits: RobotLimits, config: TimelineConfig) -> None:
         self.limits = limits
@@ -57,7 +56,7 @@ class ChunkTimeline:
         self._max_age_ns = round(config.max_age_s * 1e9)
         self._chunks: deque[TimedChunk] = deque(maxlen=_KEPT_CHUNKS)
         self._plan: ServoPlan | None = None
-        self._bend_from_ns: int | None = None
+        self._replan_from_ns: int | None = None
         self._order = ChunkOrder()
         self._earliest_capture_ns = 0
 
@@ -79,11 +78,10 @@ class ChunkTimeline:
     def rebase(
         self, position: Floats, velocity: Floats, now_ns: int, *, keep_newest: bool = False
     ) -> bool:
-        """Start anew from a commanded state [joints]: brake from there, the chunks forgotten.
+        """Restart from a commanded state [joints]: brake from there and drop all chunks.
 
-        With `keep_newest` the plan leads from there to the newest chunk instead, if that is no jump
-        and not over: it is still the best that is known, and the robot need not wait for the next.
-        Returns True where it does.
+        With `keep_newest` the plan goes on to the newest chunk instead, if that is not over and no
+        jump, so that the robot need not wait for the next one. Returns True if it does.
         """
         newest = self._chunks[-1] if keep_newest and self._chunks else None
         self._chunks.clear()
@@ -93,7 +91,7 @@ class ChunkTimeline:
         )
         plan = state.extended(self._followers, nothing, coast_ticks=0)
         self._plan = plan
-        self._bend_from_ns = None
+        self._replan_from_ns = None
         if newest is None:
             return False
         handover_ns = plan.time_ns(plan.index_at_or_after(now_ns + self._lead_ns))
@@ -104,26 +102,26 @@ class ChunkTimeline:
         if refused is not None:
             return False
         self._chunks.append(replace(newest, fade_begin_ns=begin_ns, fade_ns=0))
-        self._bend_from_ns = now_ns
+        self._replan_from_ns = now_ns
         return True
 
     def clear(self, now_ns: int) -> None:
-        """After a clock jump: no plan, and nothing observed before `now_ns` counts any more."""
+        """After a clock jump: drop the plan, and refuse chunks observed before `now_ns`."""
         self._chunks.clear()
         self._plan = None
         self._earliest_capture_ns = now_ns
 
     def forget_epoch(self) -> None:
-        """The only writer of chunks is gone: the next one may count from any epoch."""
+        """The only publisher of chunks is gone: the next one may begin with any epoch."""
         self._order.forget_epoch()
 
     def offer(self, chunk: IncomingChunk, now_ns: int) -> AcceptedChunk | RefusedChunk:
-        """Check a chunk and place it. A refused chunk changes nothing that is played.
+        """Check a chunk and place it. A refused chunk changes nothing.
 
-        The plan bends when it is next asked for, so that a burst of chunks
-        within one tick costs one plan.
+        The plan is computed when it is next needed, so a burst of chunks within one tick costs one
+        computation.
         """
-        if self._bend_from_ns is not None and now_ns - self._bend_from_ns >= self._tick_ns:
+        if self._replan_from_ns is not None and now_ns - self._replan_from_ns >= self._tick_ns:
             self._current()
         outcome = self._place(chunk, now_ns)
         if isinstance(outcome, AcceptedChunk):
@@ -134,7 +132,7 @@ class ChunkTimeline:
         return outcome
 
     def point(self, now_ns: int) -> ServoPoint:
-        """What is played now.
+        """The point that is due now.
 
         Raises:
             RuntimeError: before `rebase`.
@@ -150,7 +148,7 @@ class ChunkTimeline:
                 self.config.tick_s,
                 after_s,
             )
-            index += 1  # within a tick the robot is on its way to the tick's end
+            index += 1  # within a tick the robot moves towards the end of the tick
         else:
             position = plan.positions[index].copy()
             velocity = plan.velocities[index].copy()
@@ -168,21 +166,21 @@ class ChunkTimeline:
         )
 
     def window(self, now_ns: int) -> TimelineWindow:
-        """The plan from the hand-over after `now_ns` on, to be sent as it is.
+        """The part of the plan to send: from the hand-over after `now_ns` to rest.
 
         Raises:
             RuntimeError: before `rebase`.
         """
-        if self._bend_from_ns is not None:
-            # What is sent now can be followed from now on only, not from when the chunk came.
-            self._bend_from_ns = now_ns
+        if self._replan_from_ns is not None:
+            # The controller follows it from now on, not from when the chunk came.
+            self._replan_from_ns = now_ns
         plan = self._current()
         first = plan.index_at_or_after(now_ns + self._lead_ns)
         first = min(first, plan.size - 1)
         times_ns = plan.start_ns + np.arange(first, plan.size, dtype=np.int64) * self._tick_ns
         times_s: Floats = (times_ns - now_ns) * np.float64(1e-9)
         if times_s[0] < self.config.lead_s:
-            # At rest for a while: the point of rest is due at the lead.
+            # Already at rest: the rest point is due after the lead.
             times_s = times_s + (self.config.lead_s - times_s[0])
         return TimelineWindow(
             times_s=times_s,
@@ -191,7 +189,7 @@ class ChunkTimeline:
         )
 
     def depth_s(self, now_ns: int) -> float:
-        """Playable time ahead of now, the tail not counted."""
+        """Time ahead of now that the newest chunk covers, without the tail."""
         if not self._chunks:
             return 0.0
         newest = self._chunks[-1]
@@ -226,7 +224,7 @@ class ChunkTimeline:
             self._chunks.clear()
         fade_ns = self._fade_ns(begin_ns)
         self._chunks.append(replace(checked, fade_begin_ns=begin_ns, fade_ns=fade_ns))
-        self._bend_from_ns = now_ns
+        self._replan_from_ns = now_ns
         return AcceptedChunk(trimmed_s=max(0, begin_ns - checked.start_ns) * 1e-9)
 
     def _check_time(self, chunk: TimedChunk, now_ns: int, handover_ns: int) -> RefusedChunk | None:
@@ -272,7 +270,7 @@ class ChunkTimeline:
         )
 
     def _fade_ns(self, begin_ns: int) -> int:
-        """Fading lasts as long as asked, but not longer than the chunk that is faded out."""
+        """The configured fade, but not longer than the rest of the chunk that is faded out."""
         if not self._chunks:
             return 0
         before = self._chunks[-1]
@@ -283,14 +281,14 @@ class ChunkTimeline:
         plan = self._plan
         if plan is None:
             raise RuntimeError("the timeline has no commanded state yet")
-        if self._bend_from_ns is not None:
-            plan = self._bend(plan, self._bend_from_ns)
+        if self._replan_from_ns is not None:
+            plan = self._replan(plan, self._replan_from_ns)
             self._plan = plan
-            self._bend_from_ns = None
+            self._replan_from_ns = None
         return plan
 
-    def _bend(self, plan: ServoPlan, now_ns: int) -> ServoPlan:
-        """Keep the plan up to the hand-over, and lay it anew from there: reference, then tail."""
+    def _replan(self, plan: ServoPlan, now_ns: int) -> ServoPlan:
+        """Keep the plan up to the hand-over; after it, follow the chunks and then brake."""
         while self._chunks and self._chunks[0].end_ns < now_ns and len(self._chunks) > 1:
             self._chunks.popleft()
         kept = plan.until(now_ns, now_ns + self._lead_ns)

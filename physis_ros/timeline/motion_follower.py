@@ -1,14 +1,14 @@
 """Follows a reference, tick by tick, within velocity, acceleration and position limits.
 
-However the reference steps, the motion that comes out has neither a step in position nor a step in
-velocity above acceleration limit x tick: this is what makes every hand-over between chunks smooth.
-On a reference that is itself within the limits the motion equals the reference.
+However the reference jumps, the motion has no step in position, and no step in velocity above
+acceleration limit x tick. So every hand-over between chunks is smooth. If the reference is within
+the limits, the motion equals it.
 
 The law is the discrete time-optimal one for a double integrator (J. Han, "From PID to active
 disturbance rejection control", IEEE Transactions on Industrial Electronics 56(3), 2009, the
 function fst there), fed forward with the reference's own acceleration. Acceleration is constant
-within a tick, so that q' = q + (v + v') h / 2 holds exactly and a cubic through the ticks is the
-very same motion.
+within a tick, so q' = q + (v + v') h / 2 holds exactly, and a cubic through the ticks is the same
+motion.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class JointFollower:
     ) -> tuple[float, float]:
         """Position and velocity after the tick, given the reference at its begin and end.
 
-        One flat function without a call where it can do without: it runs for every joint at every
-        tick of every new plan, on the way of a chunk to the robot.
+        One flat function with few calls: it runs for every joint at every tick of every new plan,
+        between a chunk and the robot.
         """
         h = self._tick_s
         if end > self._upper:
             end = self._upper
         elif end < self._lower:
             end = self._lower
-        # The reference need not have constant acceleration within the tick; what it moves
-        # differently is known beforehand and belongs into the distance that is removed.
+        # The reference may not have constant acceleration within the tick; the difference is known
+        # beforehand and belongs to the distance that is removed.
         drift = begin + 0.5 * h * (begin_velocity + end_velocity) - end
         closing = velocity - begin_velocity
         # Shifted by half a tick of motion, the exact double integrator has the form of the law.
@@ -84,8 +84,8 @@ class JointFollower:
         else:
             change = -self._correction * h if a > 0.0 else self._correction * h
         most = self._most
-        # A reference that is faster than the limit is followed as far as the limit goes; were it
-        # added whole, it would leave nothing of the correction, and the motion would drift away.
+        # A reference that accelerates beyond the limit is followed up to the limit. Added whole, it
+        # would leave no room for the correction, and the motion would drift away.
         forward = end_velocity - begin_velocity
         if forward > most:
             forward = most
@@ -122,7 +122,7 @@ class JointFollower:
         left = room - 0.5 * h * velocity - most * h * h / 8.0
         inside = h * h / 4.0 + 2.0 * left / most
         fastest = most * (math.sqrt(inside) - 0.5 * h) if inside > 0.0 else -math.inf
-        # Zero is always open: the change that acceleration allows is clipped last.
+        # Zero is always allowed: the acceleration limit is applied last.
         return max(fastest, 0.0)
 
 

@@ -22,8 +22,8 @@ class BufferParameters(RobotParameters):
     )
     acceleration_share: float = param(
         0.6,
-        description="Share of the acceleration limits that is used. A controller goes over to a "
-        "new window by one cubic, which may need up to 5/3 of the acceleration of what it replaces",
+        description="Share of the acceleration limits that is used. A controller moves to a new "
+        "window by one cubic, which may need 5/3 of the acceleration of the motion it replaces",
         minimum=0.05,
         maximum=1.0,
     )
@@ -33,18 +33,20 @@ class BufferParameters(RobotParameters):
     )
     window_start: str = param(
         "stamped",
-        description="stamped: a window says when it begins, so that its way costs no accuracy; "
-        "immediate: stamp 0, it begins on arrival",
+        description="stamped: a window carries its start time, so latency costs no accuracy; "
+        "immediate: stamp 0, it starts on arrival",
         choices=WINDOW_STARTS,
     )
     lead_s: float = param(
         0.06,
-        description="A hand-over lies so far ahead: the way to safety_node",
+        description="Time from now to a hand-over; covers the latency to safety_node",
         unit="s",
         minimum=0.0,
         maximum=1.0,
     )
-    overlap: str = param("replace", description="Where chunks overlap", choices=POLICIES)
+    overlap: str = param(
+        "replace", description="How overlapping chunks are merged", choices=POLICIES
+    )
     fade_s: float = param(
         0.1, description="Cross-fade of overlap: blend", unit="s", minimum=0.001, maximum=10.0
     )
@@ -56,23 +58,23 @@ class BufferParameters(RobotParameters):
     )
     correction_share: float = param(
         0.6,
-        description="Share of the acceleration with which motion goes over to a new chunk",
+        description="Share of the acceleration used for the transition to a new chunk",
         minimum=0.05,
         maximum=1.0,
     )
     underrun: str = param(
-        "brake", description="When no valid point is left", choices=UNDERRUN_POLICIES
+        "brake", description="What to do when no valid point is left", choices=UNDERRUN_POLICIES
     )
     coast_s: float = param(
         0.1,
-        description="How long underrun: coast goes on before it brakes",
+        description="How long underrun: coast continues before it brakes",
         unit="s",
         minimum=0.0,
         maximum=2.0,
     )
     max_action_age_s: float = param(
         2.0,
-        description="A point whose observation is older is not played",
+        description="Points based on an older observation are not played",
         unit="s",
         minimum=0.01,
         maximum=3600.0,
@@ -86,14 +88,14 @@ class BufferParameters(RobotParameters):
     )
     deadline_s: float = param(
         0.5,
-        description="DDS deadline asked of action_chunk; not below what the engine offers",
+        description="Requested DDS deadline of action_chunk; not below the engine's offer",
         unit="s",
         minimum=0.001,
         maximum=3600.0,
     )
     lease_s: float = param(
         1.0,
-        description="DDS liveliness lease asked of action_chunk; not below what is offered",
+        description="Requested DDS liveliness lease of action_chunk; not below the engine's offer",
         unit="s",
         minimum=0.01,
         maximum=3600.0,

@@ -1,4 +1,4 @@
-"""What buffer_node says of its stream: stream_status and /diagnostics."""
+"""The reports of buffer_node: stream_status and /diagnostics."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class BufferCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferSnapshot:
-    """What is to be told, at one moment. `state`: of StreamStatus. `reason`: empty where it
-    plays."""
+    """What the buffer reports at one moment. `state`: of StreamStatus. `reason`: empty while
+    playing."""
 
     timeline: ChunkTimeline
     figures: StreamFigures
@@ -89,7 +89,7 @@ class BufferSnapshot:
             "epoch": timeline.epoch,
             "chunks": timeline.counts.accepted,
             "dropped": counts.dropped,
-            "wholly late": timeline.counts.late,
+            "late": timeline.counts.late,
             "gaps": timeline.gaps,
             "deadline misses": figures.deadline_misses,
             "underruns": figures.underruns,

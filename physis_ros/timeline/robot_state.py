@@ -1,4 +1,4 @@
-"""Where the robot is, for the plan: where it is commanded to be, else where it is measured.
+"""The robot's state that the plan starts from: the commanded state, else the measured one.
 
 Pure; times are steady seconds, arrays [joints] in the order of `names`.
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 from physis_ros.robot.joint_motion import Floats
 
-# Without a safety node nobody says where the robot is commanded to be; measured is the next best.
+# Without a safety node there is no commanded state; the measured one is used after this time.
 _COMMANDED_WAIT_S = 1.0
-# The plan and the commanded state differ by the way of a message; more, for so long, is another
-# motion.
+# The plan and the commanded state differ by the latency of a message. If they differ by more
+# several times in a row, the robot follows another motion.
 _APART_RAD = 0.02
 _APART_S = 0.08
 _APART_TIMES = 3
@@ -29,22 +29,22 @@ class RobotState:
         self._apart = 0
 
     def begin(self, now_s: float) -> None:
-        """From now on the commanded state is waited for."""
+        """Wait for the commanded state from now on."""
         self._since_s = now_s
 
     def measured(self, names: Sequence[str], positions: Sequence[float]) -> None:
-        """Take over what a message says of our joints, in any order."""
+        """Record the measured positions of our joints, in any order."""
         for name, position in zip(names, positions):
             index = self._index.get(name)
             if index is not None:
                 self._measured[index] = position
 
     def commanded(self) -> None:
-        """Somebody says where the robot is commanded to be; what is measured counts no more."""
+        """A commanded state was received; measured positions are ignored from now on."""
         self._commanded_heard = True
 
     def measured_start(self, now_s: float) -> Floats | None:
-        """The measured position, where nobody says where the robot is commanded to be."""
+        """The measured position if no commanded state has come in time; else None."""
         waited = now_s - self._since_s > _COMMANDED_WAIT_S
         if self._commanded_heard or not waited or not np.isfinite(self._measured).all():
             return None
@@ -61,7 +61,7 @@ class RobotState:
         commanded: Floats,
         commanded_velocity: Floats,
     ) -> bool:
-        """Compare both at one instant; True once they have been apart several times in a row."""
+        """Compare both at one instant; True once they differed several times in a row."""
         apart = np.abs(planned - commanded)
         allowed = _APART_RAD + _APART_S * np.maximum(
             np.abs(commanded_velocity), np.abs(planned_velocity)

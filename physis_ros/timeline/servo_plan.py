@@ -1,5 +1,4 @@
-"""A plan on a grid of servo ticks: where the robot is at each tick, and which observation is
-behind it."""
+"""A plan on a grid of servo ticks: the state at each tick, and the observation it is based on."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from physis_ros.timeline.chunk_overlap import Reference
 from physis_ros.timeline.motion_follower import JointFollower
 from physis_ros.timeline.timed_chunk import Nanoseconds
 
-# Two limits of any arm stop it far sooner; a longer tail means that a limit is absurd.
+# Every real arm stops far sooner; a longer tail means that a limit is absurd.
 _MAX_TAIL_TICKS = 100_000
 
 
@@ -22,7 +21,7 @@ _MAX_TAIL_TICKS = 100_000
 class ServoPlan:
     """N ticks from `start_ns` on: positions, velocities [N, joints]; the others [N].
 
-    `valid` says that a chunk stands behind the motion up to that tick; the rest is tail or rest.
+    `valid`: a chunk determines the motion up to that tick; else it is the tail, or rest.
     """
 
     start_ns: int
@@ -87,7 +86,8 @@ class ServoPlan:
     def extended(
         self, followers: Sequence[JointFollower], wanted: Reference, *, coast_ticks: int
     ) -> ServoPlan:
-        """Go on from the last tick along `wanted` (its first instant is that tick), then to rest.
+        """Continue from the last tick along `wanted` (its first instant is that tick), then to
+        rest.
 
         Where `wanted` is not valid the joints keep their velocity for `coast_ticks` and brake then.
         """
@@ -146,7 +146,7 @@ def _follow(
     coasting = coast_ticks
     for tick in range(len(valid) - 1):
         if valid[tick + 1]:
-            # Where the reference begins only here, it is continued backwards at its own velocity.
+            # Where the reference begins here, it is extended backwards at its own velocity.
             if valid[tick]:
                 begin, begin_velocity = wanted[tick], wanted_velocity[tick]
             else:

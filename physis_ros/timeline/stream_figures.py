@@ -73,7 +73,7 @@ class EventRate:
             self._times_s.popleft()
         if len(self._times_s) < 2:
             return 0.0
-        # Up to now, not up to the last event: a stream that fell silent slows down at once.
+        # Up to now, not to the last event: the rate falls as soon as the stream is silent.
         span_s = now_s - self._times_s[0]
         return (len(self._times_s) - 1) / span_s if span_s > 0.0 else 0.0
 
@@ -81,10 +81,9 @@ class EventRate:
 class StreamFigures:
     """Not thread safe: one owner. `window`: samples of chunks; `servo_window`: samples of ticks.
 
-    `queue` and `handoff` are differences of stamps of the robot's host and the engine's. Where one
-    is below zero by more than `clock_slack_s`, the two clocks disagree by that much at least: what
-    entered before it came, or left before it was finished, did so by another clock. A disagreement
-    shorter than the way of a message cannot be told from that way.
+    `queue` and `handoff` are differences between stamps of the robot's host and of the engine's.
+    Where one is below zero by more than `clock_slack_s`, the two clocks differ by at least that
+    much. A difference shorter than the latency of a message cannot be detected.
     """
 
     def __init__(
@@ -168,8 +167,8 @@ class StreamFigures:
             action_age_servo_ms=self._age_servo.percentiles(),
             capture_ms=self._capture.percentiles(),
             queue_ms=self._queue.percentiles(),
-            # The part of the age and the latency are one quantity where the age counts from the
-            # oldest observation, which is the one whose entry the chunk carries.
+            # This part of the age equals the latency: both count from the entry of the oldest
+            # observation.
             response_ms=response,
             handoff_ms=self._handoff.percentiles(),
             sensor_hz=self._sensor.hz(now_s),
@@ -183,8 +182,8 @@ class StreamFigures:
 
 
 class StreamReason:
-    """`recent_s`: a refusal is the reason for so long. After that it is that nothing comes, and the
-    refusal is only the last that was heard."""
+    """`recent_s`: how long a refusal is the reason. After that the reason is the silence, followed
+    by the last refusal."""
 
     def __init__(self, recent_s: float) -> None:
         self._recent_s = recent_s
@@ -198,12 +197,12 @@ class StreamReason:
         self._refusal = ""
 
     def refused(self, reason: str, now_s: float) -> None:
-        """A chunk came and is not played."""
+        """A chunk came and was refused."""
         self._came_s = now_s
         self._refusal, self._refused_s = reason, now_s
 
     def cleared(self, reason: str, now_s: float) -> None:
-        """What was good is so no longer."""
+        """Accepted chunks were dropped."""
         self._refusal, self._refused_s = reason, now_s
 
     def line(self, now_s: float) -> str:
@@ -213,4 +212,4 @@ class StreamReason:
         silence = "no chunk yet"
         if self._came_s is not None:
             silence = f"no chunk for {now_s - self._came_s:.1f} s"
-        return f"{silence}; the last word: {self._refusal}" if self._refusal else silence
+        return f"{silence}; last: {self._refusal}" if self._refusal else silence

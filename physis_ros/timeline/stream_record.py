@@ -1,4 +1,4 @@
-"""The buffer's own record of a run: every chunk and every servo tick, readable after kill -9."""
+"""Records every chunk and every servo tick of a run; readable after kill -9."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ SERVO_FILE = "servo.rows"
 
 
 class StreamRecord:
-    """Writes below `directory`. A chunk's row is written when its command left, or when it was
-    refused.
+    """Writes below `directory`. A chunk's row is written at its hand-off, or when it is refused.
 
     Raises:
         UserError: the directory cannot be written.
@@ -64,7 +63,7 @@ class StreamRecord:
 
 
 def _keep_earlier(path: Path) -> None:
-    """A buffer that was started again must not overwrite what the one before recorded."""
+    """Rename an earlier record: a restarted buffer must not overwrite it."""
     if not path.exists():
         return
     number = 1

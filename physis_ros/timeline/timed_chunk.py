@@ -15,7 +15,7 @@ from physis_ros.robot.joint_motion import Floats
 Nanoseconds = npt.NDArray[np.int64]
 
 _MAX_POINTS = 10_000
-# An ulp of a converted angle is not a violation.
+# Rounding of a converted angle is not a violation.
 _POSITION_TOLERANCE = 1e-6
 
 
@@ -39,7 +39,7 @@ class ChunkRefusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedChunk:
-    """A refusal with one line for a person, naming joint, value and limit where there is one."""
+    """A refusal; `detail` names joint, value and limit."""
 
     why: ChunkRefusal
     detail: str
@@ -51,7 +51,7 @@ class RefusedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IncomingChunk:
-    """A chunk as it came: rows are steps, columns are in the order of `joint_names`.
+    """A chunk as received: rows are steps, columns follow `joint_names`.
 
     Stamps in nanoseconds of ROS time. `positions` [steps, joints]; `velocities` the same or None.
     """
@@ -112,9 +112,9 @@ class TimedChunk:
 def check_chunk(
     chunk: IncomingChunk, limits: RobotLimits, *, near: Floats, max_age_ns: int
 ) -> TimedChunk | RefusedChunk:
-    """Sizes, names, numbers and position limits; columns sorted by name into the robot's order.
+    """Check sizes, names, values and position limits; put columns into the robot's order.
 
-    Continuous joints are turned by whole turns towards `near` [joints] and do not wrap within a
+    Continuous joints are moved by whole turns next to `near` [joints] and unwrapped within the
     chunk.
     """
     names = tuple(chunk.joint_names)

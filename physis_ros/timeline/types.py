@@ -15,11 +15,11 @@ UNDERRUN_POLICIES: tuple[Underrun, ...] = ("brake", "coast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineConfig:
-    """`tick_s`: servo period. `lead_s`: how far ahead of now a hand-over lies, at least one
-    controller period, so that the command is there before its first point is due. `underrun`:
-    `brake` at once when no valid point is left, or `coast` on for `coast_s` and brake then.
-    `correction_share`: the part of the acceleration limit with which the motion goes over to a new
-    chunk; more is quicker and rougher.
+    """`tick_s`: servo period. `lead_s`: time from now to a hand-over, at least one controller
+    period, so that the command arrives before its first point is due. `underrun`: when no valid
+    point is left, `brake` at once, or `coast` for `coast_s` and then brake. `correction_share`: the
+    share of the acceleration limit used for the transition to a new chunk; more is faster and
+    rougher.
     """
 
     tick_s: float = 0.01
@@ -58,7 +58,7 @@ class AcceptedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServoPoint:
-    """What is played at one servo tick. position, velocity [joints].
+    """The point of one servo tick; position, velocity [joints].
 
     `valid` is False in an underrun (the tail, or rest). `age_s` counts from the OLDEST observation
     behind the point; NaN in an underrun.

@@ -40,7 +40,7 @@ def readers(monkeypatch):
     return seen
 
 
-def test_the_first_is_read_beside_and_the_last_here_each_once(images, readers):
+def test_the_first_is_read_pool_and_the_last_here_each_once(images, readers):
     own = threading.current_thread()
     for stamp_s in (1, 2):
         messages = {camera: image(stamp_s, 10 * stamp_s) for camera in CAMERAS}
@@ -86,6 +86,6 @@ def test_a_fault_on_a_thread_is_raised_though_no_observation_asked_for_its_image
 
     monkeypatch.setattr(observation_images, "read_image", fail)
     images.begin("front", image(1))
-    images._beside.shutdown()
+    images._pool.shutdown()
     with pytest.raises(RuntimeError, match="a fault of this test"):
         images.trouble("front")
