@@ -18,7 +18,7 @@ class Figure:
     """One measured number.
 
     `spread` is the half width between the lowest and the highest repetition, in the same unit, and
-    NaN where there was one repetition. `aim` is the bound asked for and `better` the side that
+    NaN where there was one repetition. `aim` is the required bound and `better` the side that
     meets it; without an aim the figure is only reported.
     """
 
@@ -51,7 +51,7 @@ def repeated(
     aim: float | None = None,
     better: Literal["lower", "higher"] = "lower",
 ) -> Figure:
-    """The median of repetitions, and half of the distance between the extremes as spread."""
+    """The median of repetitions, with half the distance between the extremes as spread."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -62,8 +62,8 @@ def repeated(
 def result(figures: Mapping[str, Figure], config: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object of a benchmark: figures, config, machine.
 
-    `ok` says that the benchmark ran to its end, not that every aim was met: a figure that falls
-    short is a result, and stands in the table as such.
+    `ok` means that the benchmark ran to its end, not that every aim was met: a missed aim is a
+    result too.
     """
     return {
         "ok": True,
@@ -75,7 +75,7 @@ def result(figures: Mapping[str, Figure], config: Mapping[str, Any]) -> dict[str
 
 def print_figures(title: str, figures: Mapping[str, Figure], console: Console) -> None:
     table = Table(title=title, title_justify="left")
-    # A name that is cut names nothing.
+    # Names are never cut.
     table.add_column("figure", no_wrap=True, min_width=max(map(len, figures), default=0))
     for heading in ("value", "spread", "aim", "met"):
         table.add_column(heading, justify="right")

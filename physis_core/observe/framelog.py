@@ -20,8 +20,8 @@ _RECORD = struct.Struct("<qI")
 class FrameLog:
     """Writer. `append` takes rgb8 [H, W, 3] and its stamp in nanoseconds of ROS time."""
 
-    def __init__(self, path: Path, *, quality: int = 92) -> None:
-        self._quality = [int(cv2.IMWRITE_JPEG_QUALITY), quality]
+    def __init__(self, path: Path) -> None:
+        self._quality = [int(cv2.IMWRITE_JPEG_QUALITY), 92]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("wb")
@@ -41,7 +41,7 @@ class FrameLog:
 
 
 def read_frames(path: Path) -> Iterator[tuple[int, Image]]:
-    """Stamps and rgb8 frames in the order of writing; a record cut off at the end is left out."""
+    """Stamps and rgb8 frames in writing order; a record cut off at the end is left out."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -54,5 +54,5 @@ def read_frames(path: Path) -> Iterator[tuple[int, Image]]:
                 return
             bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
             if bgr is None:
-                raise UserError("frames", str(path), "holds a record that is not a JPEG picture")
+                raise UserError("frames", str(path), "contains a record that is not a JPEG picture")
             yield stamp_ns, np.asarray(cv2.cvtColor(bgr, cv2.COLOR_BGR2RGB), np.uint8)

@@ -44,11 +44,6 @@ class SlidingWindow:
         self._next = 0
         self._total = 0
 
-    @property
-    def total(self) -> int:
-        """Samples ever added since the last clear."""
-        return self._total
-
     def __len__(self) -> int:
         return min(self._total, self._ring.size)
 

@@ -17,7 +17,7 @@ Column = npt.NDArray[np.float64]
 
 LEAD_S = 2.0
 
-# Colour-blind safe (Okabe and Ito), the same meaning in every picture.
+# Colour-blind safe (Okabe and Ito); each has the same meaning in every picture.
 INTERVAL, AGE, MISS, UNDERRUN, ERROR, STILL = (
     "#0072B2", "#D55E00", "#CC79A7", "#000000", "#009E73", "#999999",
 )  # fmt: skip
@@ -34,7 +34,7 @@ def plot_run(
     """Output interval, age at servo ticks, misses and underruns, tracking error, over time.
 
     `arm` has columns t_s, error_m, still_error_m on the same steady clock; None leaves the last
-    panel out. Drawn from LEAD_S before the first played point on.
+    panel out. Starts LEAD_S before the first commanded point.
     """
     chunks, servo = tables.chunks, tables.servo
     panels = 3 if arm is None else 4
@@ -56,7 +56,7 @@ def plot_run(
     axes[0].set_ylim(bottom=0)
     axes[0].legend(loc="upper right", frameon=False)
     axes[0].set_title(
-        "Interval: how often a chunk comes out. Age: how old is what moves the robot.",
+        "Interval: time between chunks. Age: how old the command is that moves the robot.",
         loc="left", fontsize=10,
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ def plot_run(
 
     missed = taken & (chunks["exit_ns"] > chunks["deadline_ns"])
     miss_t = np.sort(chunks["t_s"][missed] - origin_s)
-    # Before the first point there was nothing that could have run dry.
+    # Before the first point there was nothing to run out.
     under_t = np.sort(servo_t[(servo["underrun"] > 0) & (servo["t_s"] >= first_s)])
     end_s = float(servo_t[-1])
     for times, colour, label in (

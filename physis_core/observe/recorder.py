@@ -1,4 +1,4 @@
-"""What every task did, in memory that never grows: one fixed-size record per task in a ring."""
+"""A record of every task in memory of fixed size: one fixed-size record per task in a ring."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TASK_DTYPE = np.dtype(
         ("end_s", "<f8"),
     ]
 )
-"""One task. A `chunk` below 0 is one of the past that runs again after a loss. `batch` numbers the
+"""One task. A `chunk` below 0 is a past one that runs again after a loss. `batch` numbers the
 batches of one device, `size` is how many tasks were in it. `source` is the device that the chunk
-came from (-1: the front), `touch` the engine's number of the newest observation in it, `sent_s`
-when it left there, `ready_s` when it stood in this stage's queue, `start_s` and `end_s` bracket the
-compute. Seconds of the host's steady clock.
+came from (-1: the engine), `touch` the engine's number of the newest observation in it, `sent_s`
+when it left there, `ready_s` when it entered this stage's queue; compute runs from `start_s` to
+`end_s`. Seconds of the host's steady clock.
 """
 
 _RECORD = struct.Struct("<IIqHHIHhIdddd")
@@ -39,7 +39,7 @@ Tasks = npt.NDArray[np.void]
 
 
 class TaskLog:
-    """Ring of the newest `capacity` task records. One writer; read by the same thread."""
+    """Ring of the newest `capacity` task records. Written and read by one thread."""
 
     __slots__ = ("_buffer", "_capacity", "_read", "_written")
 
@@ -87,14 +87,9 @@ class TaskLog:
         )
         self._written = written + 1
 
-    @property
-    def total(self) -> int:
-        """Tasks ever recorded."""
-        return self._written
-
     def take(self) -> tuple[Tasks, int]:
-        """Records since the last call, oldest first, and how many were overwritten unread. A
-        copy.
+        """A copy of the records since the last call, oldest first, and how many were overwritten
+        unread.
         """
         lost = max(0, self._written - self._read - self._capacity)
         first, last = self._read + lost, self._written

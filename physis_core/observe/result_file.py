@@ -1,4 +1,4 @@
-"""Results as JSON files: whole or not at all, and with null for numbers that are not defined."""
+"""Results as JSON files: written whole or not at all; undefined numbers become null."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from physis_core.types import UserError
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """JSON that every reader takes: NaN and infinity are no JSON and become null; numpy's scalars
-    and arrays, and paths, become what JSON knows.
+    """Standard JSON: NaN and infinity become null; numpy scalars and arrays, and paths, become
+    plain values.
 
     Raises:
-        TypeError: the result holds something else.
+        TypeError: the result contains something else.
     """
     return json.dumps(_plain(result), indent=2, allow_nan=False) + "\n"
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write whole or not at all: a reader never sees half of a result."""
+    """Write whole or not at all: a reader never sees a partial result."""
     text = result_text(result)
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")  # such as /dev/stdout
@@ -40,7 +40,7 @@ def check_folder(field: str, path: Path | None) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a result file that could not be written, before any work is done for it."""
+    """Refuse a result file that cannot be written, before any work is done."""
     if path.is_dir():
         raise UserError("json", str(path), "is a directory")
     check_folder("json", path)
@@ -71,5 +71,5 @@ def _plain(value: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """Numbers of numpy are no keys that `json` knows."""
+    """`json` does not accept numpy numbers as keys."""
     return key.item() if hasattr(key, "item") else key

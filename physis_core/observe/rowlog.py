@@ -1,9 +1,8 @@
 """A log of numeric rows that survives kill -9: named float64 columns, flushed as they come.
 
 File layout: one JSON header line {"columns": {name: unit, ...}, "meta": {...}}, then rows of
-little-endian float64. A row that was cut off at the end is left out on reading, so whatever
-happened to the writer, what it had flushed is there. Bounded: past `max_rows` the log says so in
-`overflow` and takes no more.
+little-endian float64. Reading leaves out a row that was cut off at the end, so all that the writer
+flushed can be read. Past `max_rows` further rows are dropped and counted in `overflow`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Column = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTable:
-    """What was read back: `columns[name]` is [rows]; `units[name]` says in what."""
+    """A log as it was read: `columns[name]` is [rows], in `units[name]`."""
 
     columns: Mapping[str, Column]
     units: Mapping[str, str]
@@ -39,7 +38,7 @@ class RowTable:
 
 
 class RowLog:
-    """Writer. Not thread safe: one owner.
+    """Writer. Not thread-safe: one owner.
 
     Raises:
         UserError: where the path cannot be written.

@@ -76,7 +76,7 @@ def _edges(trace: RunTrace) -> list[Figures]:
                 "messages": int(counters.get("messages", len(mine))),
                 "bytes": int(counters.get("bytes", 0)),
                 "errors": int(counters.get("errors", 0)),
-                # Of a message under way, not of the link when idle.
+                # While a message is in transit, not averaged over idle time.
                 "bandwidth_bytes_per_s": size * len(mine) / busy_s if busy_s > 0 else None,
                 "hop_ms": _spread(hop_s),
                 "credit_wait_ms": counters.get("credit_wait_s", 0.0) * _MS,

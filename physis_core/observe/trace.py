@@ -1,9 +1,8 @@
-"""One run's record, merged from front and workers: follow a chunk by its id through every stage and
-edge.
-"""
+"""The record of one run, merged from engine and workers: every task and every delivered chunk."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +29,15 @@ CHUNK_DTYPE = np.dtype(
         ("observations", "<u4"),
     ]
 )
-"""One delivered chunk. `observations` counts those that touched it; stamps are of the oldest
-one.
-"""
+"""One delivered chunk. `observations` counts those that it used; stamps are of the oldest one."""
+
+
+_VISIT = ("stage", "device", "source", "sent_s", "ready_s", "start_s", "end_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """What one stage did for one chunk. Seconds of the front's steady clock."""
+    """What one stage did for one chunk. Seconds of the engine's steady clock."""
 
     stage: int
     device: int
@@ -50,7 +50,7 @@ class Visit:
 
     @property
     def hop_s(self) -> float:
-        """On the way here from the stage before; 0 within a device."""
+        """In transit from the previous stage; 0 within a device."""
         return max(0.0, self.ready_s - self.sent_s)
 
     @property
@@ -76,24 +76,15 @@ class RunTrace:
     devices: tuple[Mapping[str, Any], ...]
     records_lost: int
 
-    def way_of(self, stream: int, epoch: int, chunk: int) -> tuple[Visit, ...]:
-        """The stages of one chunk in the order in which it walked them."""
+    def visits_of(self, stream: int, epoch: int, chunk: int) -> tuple[Visit, ...]:
+        """The stages of one chunk, in order."""
         tasks = self.tasks
         mine = tasks[
             (tasks["stream"] == stream) & (tasks["epoch"] == epoch) & (tasks["chunk"] == chunk)
         ]
         return tuple(
-            Visit(
-                stage=int(t["stage"]),
-                device=int(t["device"]),
-                source=int(t["source"]),
-                batch_size=int(t["size"]),
-                sent_s=float(t["sent_s"]),
-                ready_s=float(t["ready_s"]),
-                start_s=float(t["start_s"]),
-                end_s=float(t["end_s"]),
-            )
-            for t in np.sort(mine, order="stage")
+            Visit(batch_size=task["size"].item(), **{name: task[name].item() for name in _VISIT})
+            for task in np.sort(mine, order="stage")
         )
 
     def batches(self) -> Iterator[Tasks]:
@@ -109,8 +100,6 @@ class RunTrace:
 
     def save(self, path: Path | str) -> None:
         """One compressed .npz without pickled objects."""
-        import json
-
         counters = {"edges": list(self.edges), "devices": list(self.devices)}
         np.savez_compressed(
             path,
@@ -122,9 +111,7 @@ class RunTrace:
 
     @classmethod
     def load(cls, path: Path | str) -> RunTrace:
-        """Raises UserError where the file is no trace."""
-        import json
-
+        """Raises UserError where the file is not a trace."""
         try:
             with np.load(path, allow_pickle=False) as saved:
                 counters = json.loads(saved["counters"].tobytes())

@@ -1,4 +1,4 @@
-"""A short film of what the camera saw, with the action age at that moment drawn in."""
+"""A video of the camera's frames with the action age drawn in."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ def write_video(
 ) -> int:
     """Draw and encode (H.264); calls `progress(frames read)`. Returns the number of frames written.
 
-    The film begins LEAD_NS before the first played point.
-
-    Frames are shown at even times of their stamps: a frame that the camera did not give is seen as
-    a repeated picture, not as a faster film.
+    The video begins LEAD_NS before the first commanded point. Frames are resampled at even times of
+    their stamps: a missing camera frame shows as a repeated picture, not as faster motion.
 
     Raises:
         UserError: no frame was recorded.
@@ -66,14 +64,14 @@ def write_video(
 
 
 def age_at(servo: RowTable, tick: int) -> tuple[float, int]:
-    """Age [ms] and chunk of what was played at a servo tick; NaN before the first tick."""
+    """Age [ms] and chunk of the point commanded at a servo tick; NaN before the first tick."""
     if tick < 0:
         return float("nan"), 0
     return float(servo["age_ms"][tick]), int(servo["chunk_id"][tick])
 
 
 def draw_age(rgb: Image, age_ms: float, chunk_id: int) -> Image:
-    """Picture [SIDE + BAR, SIDE, 3] with a bar that shows the age of the point being played."""
+    """Picture [SIDE + BAR, SIDE, 3] with a bar that shows the age of the commanded point."""
     height, width = rgb.shape[:2]
     scale = SIDE_PX / max(height, width)
     size = (round(width * scale), round(height * scale))
@@ -83,7 +81,7 @@ def draw_age(rgb: Image, age_ms: float, chunk_id: int) -> Image:
         rgb, size, interpolation=cv2.INTER_CUBIC
     )
     if np.isnan(age_ms):
-        text, colour, share = "no valid point is being played", (200, 200, 200), 0.0
+        text, colour, share = "no valid point is commanded", (200, 200, 200), 0.0
     else:
         text = f"action age {age_ms:4.0f} ms    chunk {chunk_id}"
         share = min(1.0, age_ms / AGE_FULL_BAR_MS)

@@ -1,4 +1,4 @@
-"""The wave front drawn: which stage worked on which chunk when."""
+"""A picture of the wave front: which stage worked on which chunk when."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from physis_core.observe.plots import save
 from physis_core.observe.recorder import Tasks
 
 COLOURS = 10
-"""Chunks are told apart by colour and number; colours repeat after this many."""
+"""Chunks differ by colour and number; colours repeat after this many."""
 
 
 def draw_wavefront(axes: Axes, tasks: Tasks, *, blocks: int, title: str) -> None:
-    """One bar per task: rows are stages (step, block), the colour and the number say which chunk.
+    """One bar per task: rows are stages (step, block), colour and number identify the chunk.
 
-    `tasks` [n] of `TASK_DTYPE`, of one stream. A bar's frame is thick where it ran in a batch with
-    others.
+    `tasks` [n] of `TASK_DTYPE`, of one stream. A task that shared a batch has a thick frame.
     """
     origin_s = float(tasks["start_s"].min())
     palette = colormaps["tab10"]

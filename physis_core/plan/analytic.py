@@ -24,6 +24,9 @@ from physis_core.types import UserError
 Share = Annotated[float, Meta(gt=0, le=1)]
 
 
+BYTES_PER_VALUE = 2
+
+
 class DeviceModel(Part, frozen=True, kw_only=True):
     """A device as the computed profiles see it, with the fields of a plan file's `device`.
 
@@ -62,7 +65,6 @@ def analytic_profile(
     *,
     steps: int = 4,
     latents_per_chunk: int = 1,
-    bytes_per_value: int = 2,
 ) -> ModelProfile:
     """The profile of `model` on `device` after the formula above.
 
@@ -77,9 +79,9 @@ def analytic_profile(
         )
     tokens = model.tokens_per_latent * latents_per_chunk
     flops = block_flops(model, latents_per_chunk)
-    weights = model.parameters_per_block * bytes_per_value
-    kv = 2.0 * model.window * model.tokens_per_latent * model.attention_dim * bytes_per_value
-    hidden = float(tokens * model.dim * bytes_per_value)
+    weights = model.parameters_per_block * BYTES_PER_VALUE
+    kv = 2.0 * model.window * model.tokens_per_latent * model.attention_dim * BYTES_PER_VALUE
+    hidden = float(tokens * model.dim * BYTES_PER_VALUE)
     # A block reads and writes its hidden state about ten times over (norms, projections,
     # residuals).
     traffic = kv + 10.0 * hidden
@@ -97,7 +99,7 @@ def analytic_profile(
     shape = (
         f"{model.name}: {model.blocks} blocks, {model.parameters_per_block / 1e6:.1f} M parameters"
         f" a block, {model.tokens_per_latent} tokens per latent, {latents_per_chunk} latent(s) per"
-        f" chunk, window {model.window} latents, {steps} steps, {8 * bytes_per_value} bit values"
+        f" chunk, window {model.window} latents, {steps} steps, {8 * BYTES_PER_VALUE} bit values"
     )
     work = (
         f"{flops / 1e9:.0f} GFLOP per block and chunk; KV {kv / 2**20:.0f} MiB per stage; hidden"

@@ -1,8 +1,7 @@
-"""The planner's admission at the door of a running engine: the same code, with the places given.
+"""The planner's admission for a running engine: the same code, with the devices given.
 
-A running engine has its routes already (which stage is on which device), so a new stream is not
-placed anew: it takes the place of its route, and is admitted if memory, time and the simulation say
-so.
+A running engine already has its routes (which stage is on which device). So a new stream is not
+placed: it uses the devices of its route, and is admitted if memory, time and the simulation allow.
 """
 
 from __future__ import annotations
@@ -24,19 +23,6 @@ from physis_core.plan.slo import Meaning, Slo
 from physis_core.types import Refused, UserError
 
 
-class StreamToAdmit(Protocol):
-    """The part of an engine's stream configuration that admission reads."""
-
-    @property
-    def stream_id(self) -> str: ...
-    @property
-    def period_s(self) -> float | None: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def route(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoute:
     """A route of the deployment: its partition and the device of each rank."""
@@ -45,15 +31,28 @@ class LiveRoute:
     devices: tuple[int, ...]
 
 
+class StreamToAdmit(Protocol):
+    """What admission needs to know of a stream; the engine's `StreamConfig` has it."""
+
+    @property
+    def stream_id(self) -> str: ...
+    @property
+    def period_s(self) -> float | None: ...
+    @property
+    def route(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+
+
 @dataclass(slots=True)
 class LiveAdmission:
-    """A `StreamDoor` of the engine. `admit` takes as long as a decision does and may be
-    called from any thread; `leave` only notes what the next decision will see.
+    """Admission of an engine's streams. `admit` takes as long as a decision does and may be called
+    from any thread; `leave` only records what the next decision will see.
 
-    `count` and `per_chunk` say what a chunk of this model holds, for the words of a refusal.
-    `max_response_s`: a stream's response must not be longer.
-    Free-running streams have no period to keep; they are admitted and counted with none of the
-    time.
+    `count` and `per_chunk` say what a chunk of this model holds, for the text of a refusal.
+    `max_response_s`: upper bound of a stream's response.
+    Free-running streams have no period to keep: they are admitted, and no time is reserved for
+    them.
     """
 
     pool: Pool
@@ -64,41 +63,41 @@ class LiveAdmission:
     max_response_s: float = math.inf
     policy: AdmissionPolicy = field(default_factory=AdmissionPolicy)
     _admission: Admission = field(init=False)
-    _inside: dict[str, StreamToAdmit] = field(init=False, default_factory=dict)
+    _open: dict[str, StreamToAdmit] = field(init=False, default_factory=dict)
     _left: deque[StreamToAdmit] = field(init=False, default_factory=deque)
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        # Advice is given here: a longer period on the same route, not another place.
+        # Advice is given here: a longer period on the same route, not other devices.
         policy = replace(self.policy, advise=False)
         self._admission = Admission(self.pool, {self.profile.name: self.profile}, policy)
 
     def admit(self, config: StreamToAdmit) -> Refused | None:
         if config.period_s is None or not 0 <= config.route < len(self.routes):
-            # Without a period nothing is promised; an unknown route is refused by the engine.
+            # Without a period nothing is guaranteed; the engine refuses an unknown route.
             return None
         with self._lock:
-            self._let_out()
-            if config.stream_id in self._inside:
+            self._remove_left()
+            if config.stream_id in self._open:
                 return Refused(reason=f"stream_id: {config.stream_id!r}: is open already")
             route = self.routes[config.route]
             request = self._request(config)
             outcome = self._admission.request_at(request, route.partition, route.devices)
             if not isinstance(outcome, Refused):
-                self._inside[config.stream_id] = config
+                self._open[config.stream_id] = config
                 return None
             return replace(outcome, nearest=self._nearest(request, config.route))
 
     def leave(self, config: StreamToAdmit) -> None:
-        """The stream that was admitted with this very `config` is gone, if it is not already."""
+        """The stream that was admitted with this `config` object has ended. May be called twice."""
         self._left.append(config)
 
-    def _let_out(self) -> None:
+    def _remove_left(self) -> None:
         while self._left:
             config = self._left.popleft()
-            # Identity: another stream may have taken the name.
-            if self._inside.get(config.stream_id) is config:
-                del self._inside[config.stream_id]
+            # Identity: a new stream may have the same name.
+            if self._open.get(config.stream_id) is config:
+                del self._open[config.stream_id]
                 self._admission.leave(config.stream_id)
 
     def _request(self, config: StreamToAdmit) -> StreamRequest:
@@ -112,9 +111,9 @@ class LiveAdmission:
         )
 
     def _nearest(self, request: StreamRequest, number: int) -> str:
-        """What this route would take, or how many streams it carries."""
+        """What this route could admit instead, or how many streams it carries."""
         route = self.routes[number]
-        here = sum(config.route == number for config in self._inside.values())
+        here = sum(config.route == number for config in self._open.values())
         fewer = f"no more than the {here} stream{'' if here == 1 else 's'} that it carries now"
         offer = nearest_at(self._admission, request, route.partition, route.devices)
         if not offer or not here:
@@ -130,10 +129,10 @@ def live_admission(
     max_response_s: float = math.inf,
     margin: float = 0.15,
 ) -> LiveAdmission:
-    """The door of an engine with this deployment.
+    """The admission of an engine with this deployment.
 
-    What has time of its own is a place: a GPU, an emulated device, or a worker's thread with all
-    its CPU devices, which take turns. `memory_bytes` is that of each.
+    What has its own compute time counts as one device here: a GPU, an emulated device, or a
+    worker's thread with all its CPU devices, which take turns. `memory_bytes` is that of each.
 
     Raises:
         UserError: the profile is of another model, or a value is out of range.
@@ -148,7 +147,7 @@ def live_admission(
         )
     if not max_response_s > 0.0:
         raise UserError("max_response_s", max_response_s, "must be positive")
-    place_of: list[int] = []
+    shared_device: list[int] = []
     names: dict[str, int] = {}
     for index, spec in enumerate(deployment.devices):
         if spec.emulated:
@@ -157,7 +156,7 @@ def live_admission(
             name = f"worker {spec.worker}"
         else:
             name = f"worker {spec.worker} {spec.kind}"
-        place_of.append(names.setdefault(name, len(names)))
+        shared_device.append(names.setdefault(name, len(names)))
     return LiveAdmission(
         pool=Pool(
             devices=len(names),
@@ -169,7 +168,7 @@ def live_admission(
         routes=tuple(
             LiveRoute(
                 partition=route.partition,
-                devices=tuple(place_of[device] for device in route.device_of_rank),
+                devices=tuple(shared_device[device] for device in route.device_of_rank),
             )
             for route in deployment.routes
         ),

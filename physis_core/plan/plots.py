@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from physis_core.observe.plots import save
 
 
 def plot_tables(models: Mapping[str, Mapping[str, Any]], path: Path) -> None:
@@ -33,5 +34,4 @@ def plot_tables(models: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         axis.set_yscale("log")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure).print_figure(path, dpi=110)
+    save(figure, path)

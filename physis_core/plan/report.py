@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from physis_core.plan.admission import Admission
@@ -31,7 +32,7 @@ def plan_row(plan: Plan, planner: Planner, slo: Slo | None) -> dict[str, Any]:
 
 
 def best_plan(planner: Planner, slo: Slo | None, goal: str, most: int) -> Plan | None:
-    """The deployment of one stream that the goal asks for; None where no grouping keeps the SLO."""
+    """The grouping of one stream that meets the goal; None where none keeps the SLO."""
     if slo is None or goal == "shortest_interval":
         return planner.shortest_interval(most)
     if goal == "shortest_response":
@@ -77,7 +78,7 @@ def admission_report(config: PlanConfig) -> dict[str, Any]:
         for request in group.requests():
             outcome = admission.request(request)
             if isinstance(outcome, Refused):
-                # Equal streams after it would be refused for the same reason.
+                # The remaining equal streams would be refused for the same reason.
                 refused = outcome
                 break
             admitted.append(outcome)
@@ -90,14 +91,7 @@ def admission_report(config: PlanConfig) -> dict[str, Any]:
                 "asked": group.copies,
                 "admitted": len(admitted),
                 "placement": {a.request.stream_id: _place(a) for a in admitted},
-                "refused": None
-                if refused is None
-                else {
-                    "reason": refused.reason,
-                    "short_resource": refused.short_resource,
-                    "device": refused.device,
-                    "nearest": refused.nearest,
-                },
+                "refused": None if refused is None else asdict(refused),
             }
         )
     return {"streams": rows, **_pool_report(admission, config.streams and rows)}
@@ -110,7 +104,7 @@ def _place(admitted: Admitted) -> dict[str, Any]:
 def _pool_report(admission: Admission, rows: Sequence[Any]) -> dict[str, Any]:
     memory = admission.placement.memory_used() / admission.pool.memory_bytes
     load = admission.placement.load()
-    # On-time outputs per second by meaning; rates of different meanings are not added up.
+    # On-time outputs per second by meaning; rates of different meanings are never added.
     rates: dict[str, float] = {}
     for one in admission.admitted.values():
         slo = one.request.slo

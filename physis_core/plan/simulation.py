@@ -57,7 +57,7 @@ def simulation_of(
     return Simulation(plan=plan, fields=fields, arrivals=arrivals)
 
 
-def simulate(simulation: Simulation, *, record_tasks: int = 1 << 20) -> dict[str, Any]:
+def simulate(simulation: Simulation) -> dict[str, Any]:
     """The plan's streams enter at the start, each a little after the other; arrivals come later."""
     plan, fields = simulation.plan, simulation.fields
     admission = Admission(plan.pool, plan.models, plan.policy)
@@ -81,7 +81,6 @@ def simulate(simulation: Simulation, *, record_tasks: int = 1 << 20) -> dict[str
             seed=fields.seed,
             warmup_s=fields.warmup_s,
             overload_s=fields.overload_check_s,
-            record_tasks=record_tasks,
         )
     )
     arrivals = Arrivals(

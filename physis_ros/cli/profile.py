@@ -1,4 +1,4 @@
-"""`physis profile`: what each block of a model costs on a device of this machine."""
+"""`physis profile`: the time and memory of each block of a model on a device of this machine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from physis_core.observe.result_file import check_folder
+from physis_core.observe.tables import print_table
+from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import UserError
 from physis_ros.node.model_file import configured_model, named_model
 
-SUMMARY = "measure each block by batch size on one device; the profile that plan and simulate read"
+SUMMARY = "measure each block by batch size on one device; write the profile for plan and simulate"
 
 ACTIVATION_FACTOR = 8.0
-"""Workspace of a running task in multiples of its hidden state, where it cannot be measured."""
+"""Workspace of a running task, in multiples of its hidden state; it is not measured."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", default="{}", metavar="JSON", help="fields of the model's configuration"
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda:N")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
-    parser.add_argument("--batches", default="1,2,4,8", help="batch sizes, by commas")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch on a CPU")
+    parser.add_argument("--batches", default="1,2,4,8", help="batch sizes, separated by commas")
     parser.add_argument("--repeat", type=int, default=50, help="runs of each block and size")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the profile (.yaml, .json)")
 
@@ -52,8 +54,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             raise UserError(name, getattr(args, name), "must be at least 1")
     if args.out is not None and args.out.suffix not in (".yaml", ".yml", ".json"):
         raise UserError("out", str(args.out), "must end in .yaml or .json")
-    if args.out is not None and not args.out.absolute().parent.is_dir():
-        raise UserError("out", str(args.out), "its directory does not exist")
+    check_folder("out", args.out)
     torch.set_num_threads(args.threads)
     ref = named_model(args.model or configured_model())
     ref = dataclasses.replace(ref, config={**ref.config, **_config(args.config)})
@@ -80,9 +81,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _profile(
     spec: Any, samples: dict[int, dict[int, list[float]]], ref: Any, args: argparse.Namespace
-) -> Any:
-    from physis_core.plan.profile import BlockCost, ModelProfile
-
+) -> ModelProfile:
     hidden_bytes = sum(part.bytes for part in spec.hidden)
     costs = tuple(
         BlockCost(
@@ -109,8 +108,8 @@ def _profile(
         assumptions=(
             f"seconds: {args.repeat} runs of each block and batch size, KV windows full,"
             f" {args.threads} thread(s)",
-            "block 0 has the embedding in it and the last block the head; the observation encoder,"
-            " once a chunk, is not",
+            "block 0 includes the embedding and the last block the head; the observation encoder,"
+            " which runs once per chunk, is not included",
             f"weights: {ref.checkpoint or 'random'}",
             f"activation_bytes: {ACTIVATION_FACTOR:g} x hidden state, not measured",
         ),
@@ -121,10 +120,10 @@ def _sizes(text: str) -> list[int]:
     try:
         sizes = sorted({int(word) for word in text.split(",")})
     except ValueError:
-        raise UserError("batches", text, "must be whole numbers with commas") from None
+        raise UserError("batches", text, "must be whole numbers separated by commas") from None
     if sizes[0] < 1 or sizes[-1] > 1024:
         raise UserError("batches", text, "must be from 1 to 1024")
-    # A planner needs the cost of a task alone.
+    # A planner needs the cost of a single task.
     return sizes if sizes[0] == 1 else [1, *sizes]
 
 
@@ -138,17 +137,20 @@ def _config(text: str) -> dict[str, Any]:
     return values
 
 
-def _print(profile: Any, console: Console) -> None:
+def _print(profile: ModelProfile, console: Console) -> None:
     sizes = sorted(profile.block_costs[0].p50_s)
-    table = Table(title=f"{profile.name} on {profile.device}: ms a batch", title_justify="left")
-    for heading in ("block", *(f"B={n} p50 / p99" for n in sizes), "MiB"):
-        table.add_column(heading, justify="right")
-    for block, cost in enumerate(profile.block_costs):
-        table.add_row(
-            str(block),
-            *(f"{1e3 * cost.p50_s[n]:.2f} / {1e3 * cost.p99_s[n]:.2f}" for n in sizes),
-            f"{cost.weight_bytes / 2**20:.2f}",
-        )
-    console.print(table)
+    print_table(
+        console,
+        f"{profile.name} on {profile.device}: ms per batch",
+        ("block", *(f"B={n} p50 / p99" for n in sizes), "MiB"),
+        (
+            (
+                block,
+                *(f"{1e3 * cost.p50_s[n]:.2f} / {1e3 * cost.p99_s[n]:.2f}" for n in sizes),
+                f"{cost.weight_bytes / 2**20:.2f}",
+            )
+            for block, cost in enumerate(profile.block_costs)
+        ),
+    )
     for assumption in profile.assumptions:
         console.print(f"  {assumption}", markup=False, highlight=False)

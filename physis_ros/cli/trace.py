@@ -8,35 +8,36 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from physis_core.observe.result_file import check_folder
 from physis_core.observe.run_figures import run_figures
+from physis_core.observe.tables import print_table
 from physis_core.observe.trace import RunTrace
-from physis_core.observe.wavefront import plot_wavefronts
 from physis_core.types import UserError
 
-SUMMARY = "follow a chunk through every stage and hop of a recorded run; draw the wave front"
+SUMMARY = "show how a recorded run's chunks passed through stages and hops; draw the wave front"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a trace, e.g. of `physis bench wavefront`")
     parser.add_argument("--blocks", type=int, required=True, help="transformer blocks of the model")
-    parser.add_argument("--chunk", type=int, help="show the way of this chunk")
+    parser.add_argument("--chunk", type=int, help="list the stages of this chunk")
     parser.add_argument("--stream", type=int, help="the engine's number of the stream")
     parser.add_argument("--epoch", type=int, default=0)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the wave front")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    check_folder("plot", args.plot)
     trace = RunTrace.load(args.file)
     if args.blocks < 1:
         raise UserError("blocks", args.blocks, "must be at least 1")
     if not len(trace.tasks):
-        raise UserError("trace", str(args.file), "holds no task")
+        raise UserError("trace", str(args.file), "contains no task")
     known = sorted({int(s) for s in trace.tasks["stream"]})
     stream = known[0] if args.stream is None else args.stream
     if stream not in known:
-        raise UserError("stream", stream, f"the trace has {', '.join(map(str, known))}")
+        raise UserError("stream", stream, f"must be one of {', '.join(map(str, known))}")
     tasks = trace.tasks[(trace.tasks["stream"] == stream) & (trace.tasks["epoch"] == args.epoch)]
     if not len(tasks):
         raise UserError("epoch", args.epoch, f"the trace has none of stream {stream}")
@@ -45,10 +46,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.chunk is None:
         _print_stages(result, console)
     else:
-        result["way"] = _print_way(trace, stream, args, console)
+        result["visits"] = _print_chunk(trace, stream, args, console)
     if args.plot is not None:
+        from physis_core.observe.wavefront import plot_wavefronts
+
         chunks = np.unique(tasks["chunk"])
-        # From the middle: the fill is over, and a few chunks can still be told apart.
+        # From the middle: after the fill, and few enough chunks to tell them apart.
         middle = int(chunks[len(chunks) // 2])
         stages = int(tasks["stage"].max()) + 1
         plot_wavefronts(
@@ -63,35 +66,34 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_stages(figures: dict[str, Any], console: Console) -> None:
-    table = Table(title="Stages, milliseconds", title_justify="left")
-    for heading in ("stage", "devices", "compute p50", "p99", "queue p50", "p99"):
-        table.add_column(heading, justify="right")
-    for stage in figures["stages"]:
-        table.add_row(
-            f"({stage['step']}, {stage['block']})",
-            ", ".join(map(str, stage["devices"])),
-            *(
-                f"{stage[part][key]:.2f}"
-                for part in ("compute_ms", "queue_ms")
-                for key in ("p50", "p99")
-            ),
-        )
-    console.print(table)
+    print_table(
+        console,
+        "Stages, milliseconds",
+        ("stage", "devices", "compute p50", "p99", "queue p50", "p99"),
+        (
+            (
+                f"({stage['step']}, {stage['block']})",
+                ", ".join(map(str, stage["devices"])),
+                *(
+                    f"{stage[part][key]:.2f}"
+                    for part in ("compute_ms", "queue_ms")
+                    for key in ("p50", "p99")
+                ),
+            )
+            for stage in figures["stages"]
+        ),
+    )
 
 
-def _print_way(
+def _print_chunk(
     trace: RunTrace, stream: int, args: argparse.Namespace, console: Console
 ) -> list[dict[str, float]]:
-    way = trace.way_of(stream, args.epoch, args.chunk)
-    if not way:
+    visits = trace.visits_of(stream, args.epoch, args.chunk)
+    if not visits:
         raise UserError("chunk", args.chunk, "is not in the trace")
-    table = Table(title=f"The way of chunk {args.chunk}", title_justify="left")
-    for heading in ("stage", "device", "hop ms", "queue ms", "compute ms", "batch", "done at ms"):
-        table.add_column(heading, justify="right")
-    origin_s = way[0].ready_s
-    rows = []
-    for visit in way:
-        row = {
+    origin_s = visits[0].ready_s
+    rows: list[dict[str, float]] = [
+        {
             "stage": visit.stage,
             "device": visit.device,
             "hop_ms": 1e3 * visit.hop_s,
@@ -100,13 +102,21 @@ def _print_way(
             "batch": visit.batch_size,
             "done_ms": 1e3 * (visit.end_s - origin_s),
         }
-        rows.append(row)
-        table.add_row(
-            f"({visit.stage // args.blocks}, {visit.stage % args.blocks})",
-            str(visit.device),
-            *(f"{row[k]:.2f}" for k in ("hop_ms", "queue_ms", "compute_ms")),
-            str(visit.batch_size),
-            f"{row['done_ms']:.1f}",
-        )
-    console.print(table)
+        for visit in visits
+    ]
+    print_table(
+        console,
+        f"Stages of chunk {args.chunk}",
+        ("stage", "device", "hop ms", "queue ms", "compute ms", "batch", "done at ms"),
+        (
+            (
+                f"({row['stage'] // args.blocks}, {row['stage'] % args.blocks})",
+                row["device"],
+                *(f"{row[name]:.2f}" for name in ("hop_ms", "queue_ms", "compute_ms")),
+                row["batch"],
+                f"{row['done_ms']:.1f}",
+            )
+            for row in rows
+        ),
+    )
     return rows

@@ -1,4 +1,4 @@
-"""What a device's share of the work costs within a period: batches that form, not single tasks.
+"""The time of a device's share of the work within a period: batches that form, not single tasks.
 
 Tasks of one block, of whatever step or stream, may run as one batch. k tasks of a block cost what
 the cheapest way of cutting them into batches costs, which is between t(k) and k * t(1).

@@ -1,10 +1,10 @@
-"""Which stages to put together: the period table over device counts, and its Pareto front.
+"""Which stages form one rank: the period table over device counts, and its Pareto front.
 
 A grouping cuts the D passes into contiguous groups, and within each group the L blocks into
 contiguous ranges; each rank then holds one range of blocks for the passes of its group, so that one
 copy of the weights serves them all and their tasks batch. `step` (D groups, one range), `block`
-(one group, L ranges) and `stage` (D x L ranks) are its corners. Plain contiguous cuts of the row of
-stages stand beside them.
+(one group, L ranges) and `stage` (D x L ranks) are its extremes. Contiguous cuts of the sequence of
+stages are considered too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from physis_core.types import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One way to run one stream, and what it gives. Seconds and bytes.
+    """One way to run one stream, and what it achieves. Seconds and bytes.
 
     `alone_s` is the share of the busiest device in each period when every batch is one task.
     `interval_s` is the shortest output interval with p99 margin; `response_s` is observation entry
@@ -42,7 +42,7 @@ class Plan:
     devices: int
 
     def device_seconds_per_output(self, period_s: float, per_chunk: float) -> float:
-        """Device-seconds that one on-time output costs when the stream runs at `period_s`."""
+        """Device-seconds per on-time output when the stream runs at `period_s`."""
         return self.devices * period_s / per_chunk
 
 
@@ -76,9 +76,7 @@ class Planner:
         self._cuts: dict[int, tuple[int, ...]] = {}
 
     def candidates(self, devices: int) -> list[Plan]:
-        """Every grouping considered for exactly `devices` devices; those that do not fit are
-        out.
-        """
+        """Every grouping considered for exactly `devices` devices that fits in memory."""
         known = self._table.get(devices)
         if known is None:
             known = self._table[devices] = self._candidates(devices)
@@ -104,7 +102,7 @@ class Planner:
         return sorted(plans.values(), key=lambda plan: (plan.interval_s, plan.response_s))
 
     def _share(self, split: tuple[int, ...], devices: int) -> list[int] | None:
-        """Devices of each group of passes so that the slowest group is fastest; None:
+        """Devices of each group of passes that make the slowest group as fast as possible; None:
         impossible.
         """
         blocks = self.profile.blocks
@@ -144,7 +142,7 @@ class Planner:
             plans[partition.rank_of] = plan
 
     def evaluate(self, partition: Partition, shape: str) -> Plan:
-        """What a partition gives, whether it fits or not."""
+        """What a partition achieves, whether it fits or not."""
         graph, profile = self.profile.graph, self.profile
         ranks = partition.stages_by_rank()
         costs = [self._cost.rank(stages) for stages in ranks]
@@ -161,7 +159,7 @@ class Planner:
         )
         relaxed_s = self._alone_s + hops * self._hop_s
         if graph.kv == "clean":
-            # Chunks are serial: one enters block 0 when the one before has left it in the clean
+            # Chunks are serial: one enters block 0 when the previous one has left it in the clean
             # pass.
             again_s = self._cost.stage_s(0, 1) + (hops > 0) * self._hop_s
             tail_s = self._alone_p99_s - self._alone_s
@@ -191,8 +189,6 @@ class Planner:
             devices=partition.ranks,
         )
 
-    # -- questions --------------------------------------------------------------------------------
-
     def period_table(self, most: int) -> list[Plan]:
         """For each device count up to `most`, the grouping with the shortest interval that fits."""
         rows = []
@@ -210,9 +206,7 @@ class Planner:
         return min(found, key=lambda plan: (plan.interval_s, plan.devices))
 
     def fewest_devices(self, period_s: float, max_response_s: float, most: int) -> Plan | None:
-        """The smallest deployment that keeps the period and the response bound; None where none
-        does.
-        """
+        """The smallest grouping that keeps the period and the response bound, if any."""
         for devices in range(1, min(most, self.profile.graph.stages) + 1):
             fitting = self.fitting(devices, period_s, max_response_s)
             if fitting:
@@ -220,7 +214,7 @@ class Planner:
         return None
 
     def shortest_response(self, period_s: float, most: int) -> Plan | None:
-        """Of all that keep the period, the one whose chunks come through soonest."""
+        """Of all that keep the period, the one with the shortest response."""
         found = [
             plan
             for devices in range(1, min(most, self.profile.graph.stages) + 1)
@@ -248,27 +242,23 @@ class Planner:
             for kind in (("block",) if self.profile.kv == "clean" else ("block", "grouped"))
         )
         return (
-            f"{self.profile.name} needs {least / 2**30:.1f} GiB on a device when cut over"
+            f"{self.profile.name} needs {least / 2**30:.1f} GiB on a device when divided over"
             f" {min(devices, stages)}, and a device has {self.pool.memory_bytes / 2**30:.1f} GiB"
         )
 
 
-def pareto(plans: Sequence[Plan], period_s: float | None = None) -> list[Plan]:
+def pareto(plans: Sequence[Plan]) -> list[Plan]:
     """Plans that no other one beats in interval, response, devices, memory and device-seconds
-    together.
-
-    Device-seconds per output at a given period are the devices; at each plan's own interval,
-    devices times interval.
+    (devices times interval) together.
     """
 
     def measures(plan: Plan) -> tuple[float, ...]:
-        pace_s = period_s if period_s is not None else plan.interval_s
         return (
             plan.interval_s,
             plan.response_s,
             float(plan.devices),
             plan.memory_bytes,
-            plan.devices * pace_s,
+            plan.devices * plan.interval_s,
         )
 
     scored = [(measures(plan), plan) for plan in plans]

@@ -1,5 +1,5 @@
-"""Where virtual ranks go: two resources, Best-Fit, and a search that may deviate from it a few
-times.
+"""Which device runs each virtual rank: two resources, Best-Fit, and a search that may deviate from
+it a few times.
 
 Best-Fit takes the fullest device that still fits; where a rank is stuck, Limited Discrepancy Search
 tries the assignments that deviate from Best-Fit once, then twice. Neighbours prefer fast links.
@@ -22,7 +22,7 @@ __all__ = ["Fit", "Placement", "RankDemand", "Shortage"]
 class _Search:
     """Budget of one search, and the deepest point at which it failed.
 
-    `known`: what devices would hold and which of them to try, by the devices of the ranks before;
+    `known`: what devices would hold and which of them to try, by the devices of the previous ranks;
     every round of the search passes the same points again.
     """
 
@@ -33,7 +33,7 @@ class _Search:
 
 
 class Placement(PoolState):
-    """A pool's state with a search. Streams come whole and leave whole; nobody moves."""
+    """A pool's state with a search for places."""
 
     def find(
         self,
@@ -42,7 +42,7 @@ class Placement(PoolState):
         discrepancies: int = 2,
         nodes: int = 400,
     ) -> tuple[int, ...] | Shortage:
-        """A device for every rank of a stream, or what is missing. The state is left as it was."""
+        """A device for every rank of a stream, or what is missing. The state does not change."""
         short = self._short_as_a_whole(demands)
         if short is not None:
             return short
@@ -56,11 +56,11 @@ class Placement(PoolState):
         return self._shortage(demands, search)
 
     def _short_as_a_whole(self, demands: Sequence[RankDemand]) -> Shortage | None:
-        """Memory that no assignment finds; no search then.
+        """Memory that is missing in every assignment; then no search is needed.
 
         Either some rank fits nowhere by itself, or the ranks do not fit together: each device takes
-        those that need least of it, as many as its room holds. A block's weights that are not there
-        yet are shared by all ranks of the stream that run it, so that no set of ranks needs less
+        the ranks that need least of it, as many as fit. A block's weights that are not there yet
+        are divided among the ranks of the stream that run it, so that no set of ranks needs less
         than its sum.
         """
         limit, tables = self.pool.memory_bytes, self.tables
@@ -83,7 +83,7 @@ class Placement(PoolState):
             left = len(demands) - int(taken.sum())
             if left <= 0:
                 return None
-            # What each device would need besides to take those that are left as well.
+            # What each device would need in addition to hold the remaining ranks as well.
             missing = need[np.arange(len(free)), taken + left - 1] - free
         device = int(np.argmin(missing))
         return Shortage(
@@ -130,9 +130,9 @@ class Placement(PoolState):
     def _lay(
         self, demand: RankDemand, device: int, after: After, place: int, newcomer: bool
     ) -> list[float]:
-        """Put a rank down for the time of a search. `_lift` with the result takes it up again.
+        """Place a rank for the duration of a search. `_lift` with the result removes it.
 
-        `place`: where `after` has the device.
+        `place`: the device's index in `after`.
         """
         undo = [float(values[device]) for values in self._sums()]
         self._count[device, demand.keys] += demand.tasks
@@ -147,7 +147,7 @@ class Placement(PoolState):
         self._count[device, demand.keys] -= demand.tasks
         rate = self._rate[device]
         rate[demand.keys] -= demand.tasks * demand.rate_hz
-        # Subtracting does not quite undo adding; where no task is left, no rate is.
+        # Subtracting does not exactly undo adding; without tasks the rate is 0.
         rate[demand.keys] *= self._count[device, demand.keys] > 0
         self._bytes[device] -= demand.bytes
         for mine, before in zip(self._sums(), undo):
@@ -159,7 +159,7 @@ class Placement(PoolState):
         return self._memory_now, self._load_now, self._mean, self._square, self._weights
 
     def _candidates(self, after: After, chosen: tuple[int, ...]) -> Iterator[int]:
-        """Places in `after` of devices that can take this rank, best first; of several alike only
+        """Indices in `after` of devices that can take this rank, best first; of equal ones only
         one per host.
         """
         memory, load, devices = after.memory, after.load, after.devices
@@ -173,9 +173,8 @@ class Placement(PoolState):
         hosts = self.hosts[devices]
         grown = (memory - now_memory) / limit + (load - now_load)
         room = (limit - now_memory) / limit + (1.0 - now_load)
-        # The fuller device, and the one on which this rank costs least (weights there, batches
-        # form).
-        # Spread: the cost comes first, so that weights stand once and every stream uses them.
+        # Best: the fuller device, and the one on which this rank costs least (weights are there,
+        # batches form). Spread: cost first, so that streams share weights that are there once.
         best = self.fit == "best"
         score = room + 2.0 * grown if best else 2.0 * grown - 0.02 * room
         if chosen:
@@ -192,7 +191,7 @@ class Placement(PoolState):
             yield place
 
     def _shortage(self, demands: Sequence[RankDemand], search: _Search) -> Shortage:
-        """What keeps the rank at which the search got stuck from the device that misses least."""
+        """What the rank at which the search got stuck lacks on the device that lacks least."""
         rank = max(0, search.deepest)
         self._change(demands[:rank], search.placed, 1)
         after = self.after(demands[rank], search.placed)

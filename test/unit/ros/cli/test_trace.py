@@ -37,7 +37,7 @@ def arguments(file: Path, *words: str) -> argparse.Namespace:
 def test_one_chunk_id_goes_through_every_stage(trace_file: Path, tmp_path: Path) -> None:
     picture = tmp_path / "front.png"
     result = verb.run(arguments(trace_file, "--chunk", "7", "--plot", str(picture)))
-    way = result["way"]
+    way = result["visits"]
     assert [visit["stage"] for visit in way] == list(range(2 * BLOCKS))
     assert [visit["device"] for visit in way] == list(range(2 * BLOCKS))
     done = [visit["done_ms"] for visit in way]
