@@ -7,6 +7,7 @@ the same) and a ROS domain of its own.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import yaml
 
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
+from physis_lab.session.pace import Pace
 from physis_ros.node.model_file import trained_period_s
 from physis_ros.node.share import share_directory
 from physis_ros.stack.description import NodeSpec, load_stack
@@ -62,6 +64,30 @@ class SessionPlan:
                     merged.update(body["ros__parameters"])
         merged.update(run.parameters)
         return merged
+
+    def full_pace(self) -> Pace:
+        """The rates as the stack's files and `--set` give them."""
+        arm, buffer = self.parameters("robot_sim_node"), self.parameters("buffer_node")
+        return Pace(
+            divisor=1,
+            period_s=1e-3 * self.period_ms,
+            camera_hz=float(arm["camera_hz"]),
+            controller_hz=float(arm["controller_hz"]),
+            servo_hz=float(buffer["servo_hz"]),
+            capacity_cores=math.nan,
+            enough=True,
+        )
+
+    def at(self, pace: Pace) -> SessionPlan:
+        """The same session at this pace."""
+        runs = list(self.runs)
+        for node, parameter, value in pace.parameters():
+            for i, run in enumerate(runs):
+                if run.node.name == node:
+                    runs[i] = dataclasses.replace(
+                        run, parameters={**run.parameters, parameter: value}
+                    )
+        return dataclasses.replace(self, runs=tuple(runs))
 
     def config(self, duration_s: float) -> dict[str, Any]:
         """What was run, for the report."""

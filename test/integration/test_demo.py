@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 400.0
@@ -38,6 +39,7 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.timed
 def test_the_whole_way_of_the_data(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = physis("demo", "--duration", "8", "--out", str(out), cwd=tmp_path)
