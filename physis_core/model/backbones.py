@@ -1,4 +1,4 @@
-"""Public shapes of models, for plans of models that nobody here has loaded."""
+"""Published shapes of models, so that a plan needs no checkpoint."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 def file_format(path: Path | str) -> str | None:
-    """The format that the file names; None where it is no such file or names none."""
+    """The format that the file names; None for any other file."""
     try:
         found = read_metadata(path).get("format")
     except UserError:
@@ -47,7 +47,7 @@ def read_metadata(path: Path | str) -> dict[str, Any]:
                 raise ValueError("header too long")
             header = json.loads(file.read(size))
         if not isinstance(header, dict):
-            raise ValueError("header is no object")
+            raise ValueError("the header must be an object")
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise UserError("model", str(path), reason or "cannot be read") from error
@@ -59,7 +59,7 @@ def read_metadata(path: Path | str) -> dict[str, Any]:
     try:
         found = json.loads(metadata[METADATA_KEY])
     except (ValueError, TypeError) as error:
-        raise UserError("model", str(path), f"its metadata is no JSON ({error})") from error
+        raise UserError("model", str(path), f"its metadata is not JSON ({error})") from error
     if not isinstance(found, dict):
-        raise UserError("model", str(path), f"its metadata {METADATA_KEY!r} is no JSON object")
+        raise UserError("model", str(path), f"its metadata {METADATA_KEY!r} is not a JSON object")
     return found

@@ -2,8 +2,8 @@
 
 Slots 0 .. sink - 1 hold the stream's first chunks for ever; the other R = H - sink slots are a
 ring. Chunk c attends to the sinks, to the R - 1 chunks before it and to itself: H chunks in all.
-Its own slot is the one of chunk c - R, which nothing reads any more from c on. So the current chunk
-is always laid into that slot, kept or not, and attention reads one contiguous view without a copy.
+Its slot is that of chunk c - R, which no later chunk reads. The current chunk is therefore always
+written to that slot, kept or not, and attention reads one contiguous view without a copy.
 
 Keys are kept before RoPE. Their positions are given anew at each call, counted from the window's
 start, so that they stay below H however long the stream runs.

@@ -1,8 +1,7 @@
-"""The engine's conscience: a staged model run one stage after another in one process.
+"""The reference run of a staged model: one stage after another in one process.
 
-Whatever the pipeline does (partition, batches, processes, jitter), its chunks must equal what comes
-out here for the same stream seed, epoch, chunk ids, observations and conditions. So this file
-stays as plain as it can be.
+Whatever the pipeline does (partition, batches, processes, jitter), its chunks must equal these for
+the same stream seed, epoch, chunk ids, observations and conditions. Keep this file simple.
 
     stream = ReferenceStream(model, seed=7)
     outputs = stream.run_chunk({0: observation})                 # `refresh: entry`
@@ -124,7 +123,7 @@ class ReferenceStream:
         """Make the KV from clean latents, oldest first: noised to each step's level and run
         through its stages.
 
-        They have the chunk ids -n .. -1, so that their noise is nobody else's.
+        They have the chunk ids -n .. -1, so that no other chunk draws their noise.
         """
         model = self._model
         with torch.inference_mode():

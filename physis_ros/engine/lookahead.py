@@ -1,4 +1,4 @@
-"""How long from capture to a chunk's exit: what the model is told to look ahead. Pure."""
+"""The lookahead that the model gets: how long from capture to a chunk's exit. Pure."""
 
 from __future__ import annotations
 

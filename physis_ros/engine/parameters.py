@@ -127,13 +127,16 @@ class EngineParameters(PipelineParameters):
     )
     lookahead_initial_s: float = param(
         0.15,
-        description="Capture to chunk exit that the model is told before it was measured",
+        description="Lookahead that the model gets before capture to chunk exit was measured",
         unit="s",
         minimum=0.0,
         maximum=60.0,
     )
     lookahead_quantile: float = param(
-        0.9, description="Quantile of the measured ages that is told", minimum=0.01, maximum=0.99
+        0.9,
+        description="Quantile of the measured ages that the model gets as lookahead",
+        minimum=0.01,
+        maximum=0.99,
     )
     deadline_s: float = param(
         ACTION_CHUNK_DEADLINE_S,

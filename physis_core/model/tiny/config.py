@@ -296,6 +296,6 @@ def configured(
             raise UserError(field, value, "must be of type bool")
         if isinstance(read, TinyConfig) and not read.frame_times_s:
             raise UserError(field, value, f"{checkpoint} draws no pictures")
-        # The one field that is no property of the weights.
+        # The only field that the weights do not fix.
         read = replace(read, decode=value)
     return read

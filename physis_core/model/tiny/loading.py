@@ -53,7 +53,7 @@ def load_world(
 
 
 def load_actions(checkpoint: Path | str) -> TinyModel:
-    """A whole policy that leaves pictures, if it has any, as latents: nobody looks at them."""
+    """A whole policy for its actions alone: pictures, if it has any, stay latents."""
     draws = read_config(checkpoint, TinyConfig).draws
     return load_tiny({"decode": False} if draws else {}, str(checkpoint), None, "cpu")
 

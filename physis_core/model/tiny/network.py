@@ -243,7 +243,7 @@ class TinyNetwork(nn.Module):
                 blocks, tokens, per_chunk, (batch, chunks), self.rope, mask, range(chunks)
             )
         else:
-            # Clean and noisy chunks as one sequence of 2 T: the mask says who sees whom.
+            # Clean and noisy chunks as one sequence of 2 T; the mask separates them.
             past = self.embed([x.flatten(0, 1) for x in history], condition.flatten(0, 1))
             past_level = self.level(torch.zeros_like(level)).repeat_interleave(chunks, dim=0)
             both, both_level = (
@@ -273,7 +273,7 @@ def run_sequence(
 
     Args:
         tokens: [B * T, N, dim]. level: encoded, [B * T, dim]. shape: (B, T).
-        mask: who sees whom, [T * N, T * N]. places: of each of the T chunks in time.
+        mask: which tokens attend to which, [T * N, T * N]. places: of each of the T chunks in time.
     """
     batch, chunks = shape
     table = rope.table(tuple(places), tokens.device)

@@ -1,4 +1,4 @@
-"""What policy and world model share as staged models: their blocks, and what the engine is told."""
+"""The block stages and the spec that policy and world model share."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def check_tensors(
 
 
 def _is_table(name: str) -> bool:
-    """Tables of rotary angles: some files carry them, nobody needs them."""
+    """Tables of rotary angles: some files carry them, no model reads them."""
     return name == "freqs" or name.startswith(("rope.", "freqs."))
 
 
