@@ -12,8 +12,10 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 REFERENCE_PER_S = 7.0e4
 """Units of work a second on one core of the machine behind the README's figures."""
@@ -25,7 +27,7 @@ _SECONDS = 0.6
 def work_done(begin_s: float, seconds: float) -> int:
     """Units of work until `begin_s + seconds` (monotonic clock), begun at `begin_s`."""
     time.sleep(max(0.0, begin_s - time.monotonic()))
-    matrix = np.ones((48, 48), dtype=np.float32)
+    matrix: npt.NDArray[Any] = np.ones((48, 48), dtype=np.float32)
     count = 0
     while time.monotonic() < begin_s + seconds:
         # Half Python, half numpy, as the nodes of a stack.
