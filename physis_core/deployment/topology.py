@@ -1,4 +1,4 @@
-"""Devices, the hosts that they stand in, and what a hop between two of them costs."""
+"""Devices, their hosts, and the cost of a hop between two devices."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ INSTANT = LinkSpec(latency_s=0.0, bandwidth_bytes_s=float("inf"))
 class Pool:
     """Equal devices in hosts of two link levels: `fast` inside a host, `slow` between hosts.
 
-    `memory_bytes` is what weights, KV and activations of one device may take together. `names` are
-    what refusals call the devices.
+    `memory_bytes` is for weights, KV and activations of one device together. `names` are the
+    devices' names in refusals.
     """
 
     devices: int

@@ -106,7 +106,7 @@ def _batches(trace: RunTrace, blocks: int) -> Figures:
         sizes.append(size)
         if size == 1:
             continue
-        # What ran first may have waited long for other reasons; from the second on it was company.
+        # A batch of several started later than its first task was ready, partly to wait for others.
         forming_s.append(float(batch["start_s"][0] - np.sort(batch["ready_s"])[0]))
         origins["streams"] += len(set(batch["stream"].tolist())) > 1
         origins["steps"] += len(set((batch["stage"] // blocks).tolist())) > 1

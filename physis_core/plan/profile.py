@@ -59,8 +59,8 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model on one kind of device. `block_costs` has one entry per block; a single entry stands
-    for all.
+    """One model on one kind of device. `block_costs` has one entry per block; a single entry is
+    used for all.
     """
 
     name: str

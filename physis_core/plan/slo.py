@@ -147,7 +147,7 @@ def same_meaning(first: Slo, second: Slo) -> None:
         raise UserError(
             "count",
             second.count,
-            f"cannot stand beside {first.count}: a chunk holds {first.per_chunk:g} {first.count}"
-            f" or {second.per_chunk:g} {second.count}, so the larger rate need not be the faster"
-            " stream; compare chunk periods, or use one meaning for both",
+            f"cannot be compared with {first.count}: a chunk holds {first.per_chunk:g}"
+            f" {first.count} or {second.per_chunk:g} {second.count}, so the larger rate need not be"
+            " the faster stream; compare chunk periods, or use one meaning for both",
         )

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
-import yaml
 
+from physis_core.files import read_file
 from physis_core.observe.percentiles import percentiles_of
 from physis_core.types import Array, UserError
 from physis_lab.evaluation.chunk_execution import ArrivedChunk
@@ -216,7 +216,7 @@ P = TypeVar("P")
 
 def _parameters(kind: type[P], node: str, overrides: Mapping[str, Any]) -> P:
     path = share_directory() / "config" / f"{node}.param.yaml"
-    values = yaml.safe_load(path.read_text())["/**"]["ros__parameters"]
+    values = read_file(path)["/**"]["ros__parameters"]
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for name, value in overrides.items():
         if name not in known:

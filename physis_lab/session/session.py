@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from physis_core.files import read_file
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
 from physis_lab.session.pace import Pace
@@ -59,7 +59,7 @@ class SessionPlan:
         run = next(run for run in self.runs if run.node.name == node)
         merged: dict[str, Any] = {}
         for path in run.parameter_files:
-            for name, body in yaml.safe_load(path.read_text()).items():
+            for name, body in read_file(path).items():
                 if name in (node, "/**"):
                     merged.update(body["ros__parameters"])
         merged.update(run.parameters)

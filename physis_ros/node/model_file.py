@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
+from physis_core.files import read_file
 from physis_core.model.registry import ModelRef, describe, find_model, registrations
 from physis_core.types import UserError
 from physis_ros.node.share import share_directories, share_directory
@@ -37,8 +36,7 @@ def named_model(model: str) -> ModelRef:
 def configured_model() -> str:
     """What `config/engine_node.param.yaml` names: the model that a stack runs by default."""
     path = share_directory() / "config" / "engine_node.param.yaml"
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return str(values["/**"]["ros__parameters"]["model"])
+    return str(read_file(path)["/**"]["ros__parameters"]["model"])
 
 
 def trained_period_s(model: str) -> float:

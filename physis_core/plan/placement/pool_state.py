@@ -70,7 +70,7 @@ class PoolState:
     """The pool and its streams. Streams are added and removed whole; none moves.
 
     Args:
-        models: every model that may be asked for, by name.
+        models: every model that a stream may request, by name.
         max_batch: largest batch of the devices.
         margin: share of each device's time that stays free.
         shared_overhead: extra share of a task's time on a device that several streams share.

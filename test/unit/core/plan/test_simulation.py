@@ -183,7 +183,7 @@ def test_the_verbs_write_what_they_print(tmp_path: Path) -> None:
 def test_rates_of_two_meanings_of_one_model_are_refused() -> None:
     other = {**CONFIG["streams"][0], "name": "v"}
     other["slo"] = {"count": "control_steps", "per_chunk": 16, "rate": 50}
-    with pytest.raises(UserError, match="cannot stand beside"):
+    with pytest.raises(UserError, match="cannot be compared with"):
         read_plan(changed(streams=[CONFIG["streams"][0], other]), Path())
 
 

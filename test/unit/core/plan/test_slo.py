@@ -29,7 +29,7 @@ def test_different_meanings_are_not_compared() -> None:
     frames = Slo(count="frames", per_chunk=4, rate_hz=30)
     steps = Slo(count="control_steps", per_chunk=16, rate_hz=30)
     same_meaning(frames, frames)
-    with pytest.raises(UserError, match="cannot stand beside frames"):
+    with pytest.raises(UserError, match="cannot be compared with frames"):
         same_meaning(frames, steps)
 
 
