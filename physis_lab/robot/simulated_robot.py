@@ -111,8 +111,8 @@ class SimulatedRobot:
         self._controller = TrajectoryController(controller, self._measured())
         self._judge = MotionJudge(self.plant.limits, tick_s)
         self._offered: deque[tuple[float, Trajectory]] = deque()
-        self._served = np.array(HOME_RAD)
-        self._served_velocity = np.zeros(_JOINTS)
+        self._served: Array = np.array(HOME_RAD)
+        self._served_velocity: Array = np.zeros(_JOINTS)
         self._log: RowLog | None = None
         if record is not None:
             self._log = RowLog(

@@ -141,7 +141,7 @@ def test_a_row_keeps_what_was_seen_and_takes_the_rest_in_proportion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "single-chunk", "said"), [(8, 40, "often enough"), (40, 3, "single-chunk")]
+    ("busy", "alone", "said"), [(8, 40, "often enough"), (40, 3, "single-chunk")]
 )
 def test_a_run_that_is_too_short_says_so(busy: int, alone: int, said: str) -> None:
     tasks, _ = simulated().log.take()
