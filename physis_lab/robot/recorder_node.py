@@ -8,6 +8,7 @@ a killed process.
 
 from __future__ import annotations
 
+import array
 import json
 import sys
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from physis_core.observe.framelog import FrameLog
 from physis_core.types import UserError
-from physis_lab.robot.plain_messages import to_plain
 from physis_ros.node.base import BaseParameters, PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb
 from physis_ros.node.interfaces import SAFETY_STATUS, STREAM_STATUS, Topic, camera_raw
@@ -79,6 +81,19 @@ class RecorderNode(PhysisNode[RecorderParameters]):
         entry = {"topic": topic.name, "ros_ns": self.now_ns(), **to_plain(message)}
         self._status.write(json.dumps(entry) + "\n")
         self._status.flush()
+
+
+def to_plain(value: Any) -> Any:
+    """A message as dicts, lists, numbers and strings; numeric arrays become lists."""
+    if hasattr(value, "get_fields_and_field_types"):
+        return {name: to_plain(getattr(value, name)) for name in value.get_fields_and_field_types()}
+    if isinstance(value, (np.ndarray, array.array)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 if __name__ == "__main__":
