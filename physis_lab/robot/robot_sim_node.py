@@ -16,7 +16,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
 
     def deactivate(self) -> None:
         self._end.set()
-        for thread in self._threads:
-            thread.join(timeout=5.0)
+        wait_for_end(self._threads, self.get_logger().warning)
         self._threads.clear()
         if self._robot is not None:
             self._robot.close()
@@ -268,6 +267,25 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                     last = image_message(camera.render(data), snapshot.stamp_ns)
                 self._images.publish(last)
                 self._camera_info.publish(camera_info_message(model, last))
+
+
+def wait_for_end(
+    threads: Sequence[threading.Thread],
+    warn: Callable[[str], object],
+    *,
+    every_s: float = 5.0,
+) -> None:
+    """Wait until all `threads` have ended, with a warning every `every_s`.
+
+    It never gives up: EGL is terminated when the process exits, and that corrupts the memory of a
+    thread which is still creating its context or rendering. The supervisor kills a process that
+    does not end.
+    """
+    for thread in threads:
+        thread.join(timeout=every_s)
+        while thread.is_alive():
+            warn(f"waiting for the {thread.name} thread to end")
+            thread.join(timeout=every_s)
 
 
 def _raise_priority() -> bool:

@@ -95,6 +95,6 @@ def test_what_cannot_be_judged_is_refused_by_name(
         measure(policy, [write_episode(tmp_path, 28)], rows=2, seed=0)
     plain = write_policy(tmp_path / "plain", pictures=0)
     assert main(["--checkpoint", str(plain), "--data", str(tmp_path)]) == 2
-    assert "draws no pictures" in capsys.readouterr().err
+    assert "predicts no frames" in capsys.readouterr().err
     assert main(["--checkpoint", str(policy), "--data", str(tmp_path), "--rows", "1"]) == 2
     assert capsys.readouterr().err.startswith("rows")
