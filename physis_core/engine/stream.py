@@ -14,6 +14,7 @@ from physis_core.engine.snapshot import SnapshotShelf
 from physis_core.observe.percentiles import SlidingWindow
 from physis_core.pipeline.injector import Injector, InjectorConfig
 from physis_core.pipeline.pacer import Pacer, PacerConfig
+from physis_core.pipeline.stages import MAX_TOUCHES
 from physis_core.types import (
     Array,
     FinishedChunk,
@@ -23,7 +24,6 @@ from physis_core.types import (
     StreamState,
     UserError,
 )
-from physis_core.worker.links.envelope import MAX_TOUCHES
 
 Release = Literal["periodic", "free", "on_observation"]
 WINDOW = 4096

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from physis_core.pipeline.dispatch import decide
-from physis_core.pipeline.stages import Device, Goes, InFlight, Route, Slot, Stream
+from physis_core.pipeline.stages import Device, Goes, InFlight, Layout, Slot, Stream
 
 
 class Credit(NamedTuple):
@@ -88,12 +88,12 @@ class Pipeline:
         self._links[(source, target)] = number
         return number
 
-    def open(self, handle: int, *, epoch: int, priority: int, route: Route) -> Stream:
+    def open(self, handle: int, *, epoch: int, priority: int, layout: Layout) -> Stream:
         """Raises KeyError where a stage leads to a device that is neither here nor behind a link.
 
         Nothing is opened then.
         """
-        stream = Stream(handle, epoch, priority, route)
+        stream = Stream(handle, epoch, priority, layout)
         self._lay_out(stream)
         self.streams[handle] = stream
         return stream
@@ -135,15 +135,15 @@ class Pipeline:
 
         From the last stage to the first, because the predicted remaining cost adds up that way.
         """
-        route = stream.route
-        graph = route.graph
+        layout = stream.layout
+        graph = layout.graph
         slots: dict[int, Slot] = {}
         rest_s = 0.0
         for stage in range(graph.stages - 1, -1, -1):
             step, block = divmod(stage, graph.blocks)
-            device = self.devices.get(route.device_of[stage])
+            device = self.devices.get(layout.device_of[stage])
             if device is not None:
-                slot = Slot(stream, device, stage, step, route.blocks[block])
+                slot = Slot(stream, device, stage, step, layout.blocks[block])
                 slot.remaining_s = rest_s
                 slot.writes = graph.writes_kv(graph.stage(stage))
                 slot.exits = stage == graph.exit_index
@@ -152,17 +152,17 @@ class Pipeline:
                     slot.gate = slots[(graph.passes - 1) * graph.blocks + stage]
                 slots[stage] = slot
             if stage <= graph.exit_index:
-                rest_s += route.block_s[block]
+                rest_s += layout.block_s[block]
         for slot in slots.values():
             self._lead_back(slot, slots)
         stream.slots = dict(sorted(slots.items()))
 
     def _lead_on(self, slot: Slot, slots: Mapping[int, Slot]) -> None:
-        route = slot.stream.route
+        layout = slot.stream.layout
         following = slot.stage + 1
-        if following == route.graph.stages:
+        if following == layout.graph.stages:
             return
-        here, there = slot.device.index, route.device_of[following]
+        here, there = slot.device.index, layout.device_of[following]
         slot.next = slots.get(following)
         slot.goes = Goes.QUEUE
         if here != there:
@@ -175,7 +175,7 @@ class Pipeline:
     def _lead_back(self, slot: Slot, slots: Mapping[int, Slot]) -> None:
         if slot.stage == 0:
             return
-        here, before = slot.device.index, slot.stream.route.device_of[slot.stage - 1]
+        here, before = slot.device.index, slot.stream.layout.device_of[slot.stage - 1]
         slot.source_device = before
         if here == before:
             return
@@ -244,6 +244,12 @@ class Pipeline:
             if device.waiting and not device.running:
                 return device
         return None
+
+    def settle(self, now_s: float) -> None:
+        """Forget the devices that have nothing to start, so that no thread wakes to find that."""
+        for device in self.dirty:
+            device.dirty = not device.running and bool(self._ready(device.waiting, now_s))
+        self.dirty[:] = [device for device in self.dirty if device.dirty]
 
     def start(self, device: Device, now_s: float) -> Batch | WaitUntil | None:
         """Choose the device's next batch and take it out of the queues. None: nothing is ready."""

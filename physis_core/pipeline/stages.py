@@ -166,7 +166,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Layout:
     """Where the stages of a stream run.
 
     `device_of[s]` for each stage of `graph`. `blocks[l]` names the weights of block l in the costs;
@@ -184,12 +184,12 @@ class Stream:
     conditions that are known here; a chunk waits until its own one is.
     """
 
-    __slots__ = ("epoch", "handle", "priority", "route", "slots", "versions")
+    __slots__ = ("epoch", "handle", "layout", "priority", "slots", "versions")
 
-    def __init__(self, handle: int, epoch: int, priority: int, route: Route) -> None:
+    def __init__(self, handle: int, epoch: int, priority: int, layout: Layout) -> None:
         self.handle = handle
         self.epoch = epoch
         self.priority = priority
-        self.route = route
+        self.layout = layout
         self.slots: dict[int, Slot] = {}
         self.versions: set[int] = set()

@@ -15,7 +15,7 @@ from physis_core.pipeline.injector import Injector, InjectorConfig, ReleaseChunk
 from physis_core.pipeline.pacer import Pacer, PacerConfig
 from physis_core.pipeline.pipeline import Pipeline
 from physis_core.pipeline.ready_task import BACKGROUND_PRIORITY, BACKGROUND_S
-from physis_core.pipeline.stages import InFlight, Route
+from physis_core.pipeline.stages import InFlight, Layout
 from physis_core.sim.scenario import SimStream
 from physis_core.sim.trace import ChunkTrace, EdgeTrace, StreamTrace
 
@@ -117,7 +117,7 @@ class SimStreams:
             stream.handle,
             epoch=0,
             priority=stream.priority,
-            route=Route(
+            layout=Layout(
                 graph=spec.graph,
                 device_of=spec.device_of,
                 blocks=spec.block_keys,

@@ -1,10 +1,8 @@
-"""The event loop of one worker: it takes what comes in and lets its devices take their turns.
+"""The event loop of one worker. A turn: take what came in, schedule, run, send.
 
-A turn: take what came in, finish what is done, start what may start, send credits. Who holds the
-lock of turns owns all of this state; other threads only append to `inbox`. Mostly that is the
-loop's own thread, which sleeps between events. Where it sleeps and a chunk comes, the thread that
-received the chunk takes one turn itself: to wake the other one would take as long as the whole way
-from process to process.
+Other threads (control channel, links) append to `inbox` and wake the loop. One exception: a thread
+that received a chunk while the loop sleeps takes one turn itself, under the loop's lock
+(docs/decisions/who-takes-the-turn.md).
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
-
-from msgspec import structs
 
 from physis_core.cluster.host_clock import HostClock
 from physis_core.cluster.messages import (
@@ -38,7 +34,6 @@ from physis_core.cluster.messages import (
     SetOverload,
     ShiftClock,
     StallDevice,
-    Stats,
     Stop,
     StreamFailed,
     ToEngine,
@@ -46,83 +41,115 @@ from physis_core.cluster.messages import (
 )
 from physis_core.cluster.threads import Wake, described, sleep_precisely
 from physis_core.deployment.deployment import Deployment
+from physis_core.pipeline.pipeline import Pipeline
+from physis_core.pipeline.stages import InFlight
 from physis_core.types import UserError
-from physis_core.worker.device import Device
-from physis_core.worker.device_turns import DeviceTurns
-from physis_core.worker.links.envelope import InFlight
+from physis_core.worker.batches import Batches
+from physis_core.worker.executors import CpuExecutor, LocalDevice
 from physis_core.worker.links.link import Credit, LinkReceiver, LinkSender
-from physis_core.worker.report import (
-    device_counters,
-    edge_counters,
-    places_taken,
-    queue_lengths,
-    recorded,
-)
+from physis_core.worker.links.table import LinkTable
+from physis_core.worker.report import stats_of
 from physis_core.worker.snapshot_copies import SnapshotCopies
-from physis_core.worker.stages import StreamSide
 from physis_core.worker.streams import WorkerStreams
 
 _SPIN_S = 25e-6
 """Closer than this to an event the loop looks again and again: going to sleep takes longer."""
 
-_POLL_S = 20e-6
-"""Between two looks at a GPU that is at work."""
+_EVENTS_A_TURN = 64
 
-_MESSAGES_A_TURN = 64
+
+class WorkerFault(Exception):
+    """A thread of this worker ended by an error, so the worker must end, too."""
 
 
 class WorkerLoop:
     """Args:
     devices: by index, only this worker's.
-    reply: called by whoever has the turn with what the front should know.
+    reply: called in the loop's thread with what the engine should know.
     reply_large: as `reply`, from another thread and with much in it.
-    clock: gives the front's time.
+    clock: gives the engine's time.
     """
+
+    def run(self) -> None:
+        """Turn until a `Stop`. Raises WorkerFault where another thread of the worker failed."""
+        sleep_precisely()
+        while not self._stop:
+            with self._lock:
+                idle_s = self._turn()
+            if idle_s > 0.0:
+                self.wake.wait(idle_s)
+
+    def _turn(self, *, one_batch: bool = False) -> float:
+        """One turn. Returns for how many seconds there is nothing to do if nothing comes in."""
+        if self._fault:
+            raise WorkerFault(self._fault)
+        self._receive()
+        self._batches.collect(self._clock.now_s())
+        while (device := self._pipeline.next_device()) is not None:
+            batch = self._batches.schedule(device)
+            if batch is not None:
+                self._batches.run(device, batch)
+                if one_batch:
+                    self._pipeline.settle(self._clock.now_s())
+                    break
+            if self.inbox:
+                # What came in may make the next choice a better one, and a stop must not wait.
+                break
+        self.links.flush()
+        if self.inbox or self._pipeline.dirty or self._stop:
+            return 0.0
+        return max(0.0, self._batches.next_look_s - self._clock.now_s() - _SPIN_S)
 
     def __init__(
         self,
         deployment: Deployment,
-        devices: dict[int, Device],
+        devices: dict[int, LocalDevice],
         *,
         reply: Callable[[ToEngine], object],
         reply_large: Callable[[ToEngine], object],
         clock: HostClock,
     ) -> None:
-        self._clock = clock
-        self.deployment = deployment
-        self.devices = devices
         self.inbox: deque[tuple[str, Any]] = deque()
         self.wake = Wake()
-        self._turn = threading.Lock()
-        self._error: BaseException | None = None
-        # A second thread that computes would bring its own team of threads; and where nothing
-        # computes in the turn itself, there are timers, which the loop's thread must know of.
-        self._may_deliver = deployment.threads == 1 and all(
-            device.executor is not None and not device.executor.asynchronous
-            for device in devices.values()
-        )
-        self.senders: dict[tuple[int, int], LinkSender] = {}
-        self.receivers: dict[tuple[int, int], LinkReceiver] = {}
         self.late_dropped = 0
+        self._lock = threading.Lock()
+        """Who holds it owns all that follows."""
+        self._fault = ""
+        # A second thread that computes would bring its own team of threads; and batches that end
+        # later leave timers, which the loop's thread must know of.
+        self._may_deliver = deployment.threads == 1 and all(
+            type(device.executor) is CpuExecutor for device in devices.values()
+        )
+        self._clock = clock
+        self._devices = devices
         self._reply = reply
-        self._link_generation: dict[tuple[int, int], int] = {}
+        self._stop = False
+        self._pipeline = Pipeline(
+            {index: device.state for index, device in devices.items()},
+            credits=deployment.credits,
+            max_batch=deployment.max_batch,
+        )
+        self.links = LinkTable(self._pipeline, devices)
+        models = {
+            index: device.executor.model
+            for index, device in devices.items()
+            if device.executor.model is not None
+        }
+        self._streams = WorkerStreams(deployment, self._pipeline, models)
         self._copies: SnapshotCopies | None = None
         if deployment.recovery == "snapshot":
-            self._copies = SnapshotCopies(deployment.snapshot_every, reply_large)
-        self._turns = DeviceTurns(
-            max_batch=deployment.max_batch,
+            self._copies = SnapshotCopies(deployment.snapshot_every, reply_large, self.fail)
+        self._batches = Batches(
+            self._pipeline,
+            devices,
+            self._streams,
+            self.links,
             keep_latents=deployment.recovery == "rebuild",
             copies=self._copies,
             clock=clock,
-            receivers=self.receivers,
             reply=reply,
-            fail=self._fail,
+            fail=self._fail_stream,
         )
-        self._stop = False
-        self._streams = WorkerStreams(
-            deployment, devices, self.senders, self.receivers, self._turns.touch
-        )
-        self._sides = self._streams.sides
 
     # -- other threads ----------------------------------------------------------------------------
 
@@ -134,144 +161,67 @@ class WorkerLoop:
         self.wake.ring()
 
     def deliver(self, chunk: InFlight) -> None:
-        """As `post` of a chunk, and compute it here and now where the loop is asleep.
+        """As `post` of a chunk, and compute it in this thread if the loop sleeps.
 
         Only for threads that receive chunks. A turn may wait until a peer has taken credits, and
-        the threads that take credits never have the turn, so nobody waits in a circle.
+        the threads that take credits never take a turn, so no two workers wait for each other.
         """
         self.inbox.append(("chunk", chunk))
-        if not self._may_deliver or not self._turn.acquire(blocking=False):
+        if not self._may_deliver or not self._lock.acquire(blocking=False):
             self.wake.ring()
             return
-        left_s = 0.0
         try:
-            left_s = self._take_turn(alone=False)
-        except BaseException as error:  # noqa: BLE001
-            # It is the loop's, whose thread ends with it as if the turn had been its own.
-            self._error = error
+            idle_s = self._turn(one_batch=True)
         finally:
-            self._turn.release()
-        # Also for what came while the turn was taken, and rang, or did not.
-        if self.inbox or left_s < math.inf:
+            self._lock.release()
+        # Also for what came in during the turn.
+        if self.inbox or idle_s < math.inf:
             self.wake.ring()
 
-    # -- the loop ---------------------------------------------------------------------------------
+    def fail(self, reason: str) -> None:
+        """A thread of this worker ended by an error: the loop ends with that reason."""
+        self._fault = self._fault or reason
+        self.wake.ring()
 
-    def run(self) -> None:
-        """Until a `stop` message."""
-        sleep_precisely()
-        while not self._stop:
-            with self._turn:
-                if self._error is not None:
-                    raise self._error
-                left_s = self._take_turn(alone=True)
-            if left_s > 0.0 and not self._stop:
-                self.wake.wait(left_s)
+    # -- what came in -----------------------------------------------------------------------------
 
-    def _take_turn(self, *, alone: bool) -> float:
-        """Return in how many seconds the next one is due, if nothing comes in.
+    def _receive(self) -> None:
+        for _ in range(_EVENTS_A_TURN):
+            if not self.inbox:
+                return
+            kind, what = self.inbox.popleft()
+            if kind == "chunk":
+                self._take_chunk(what)
+            elif kind == "credits":
+                self._take_credits(what)
+            elif kind == "message":
+                self._obey(what)
+            elif kind == "linked":
+                self._take_link(*what)
+            else:
+                assert kind == "lost", kind
+                edge, generation, reason = what
+                self._reply(EdgeLost(edge=edge, generation=generation, reason=reason))
 
-        Args:
-            alone: False where the thread has other things to do: it computes one batch at most.
-        """
-        inbox = self.inbox
-        turns = self._turns
-        dirty = turns.dirty
-        clock = self._clock.now_s
-        for _ in range(_MESSAGES_A_TURN):
-            if not inbox:
-                break
-            self._take(*inbox.popleft())
-        now_s = clock()
-        if turns.launched:
-            turns.poll(now_s)
-        turns.fire(now_s)
-        while dirty:
-            device = dirty.pop()
-            device.dirty = False
-            if not device.running:
-                before = device.batches
-                turns.start(device, clock())
-                if not alone and device.batches > before:
-                    turns.settle(clock())
-                    break
-            if inbox:
-                # News may make the next choice a better one, and a stop must not wait.
-                break
-        for receiver in self.receivers.values():
-            receiver.flush()
-        if inbox or dirty or self._stop:
-            return 0.0
-        if turns.launched:
-            # Nobody rings when a GPU is done.
-            return _POLL_S
-        if not turns.timers:
-            return math.inf
-        return max(0.0, turns.timers[0][0] - clock() - _SPIN_S)
-
-    def close(self) -> None:
-        """After `run`: tell the peers that nothing more comes."""
-        if self._copies is not None:
-            self._copies.close()
-        for sender in self.senders.values():
-            sender.close()
-        for receiver in self.receivers.values():
-            receiver.close()
-
-    # -- news -------------------------------------------------------------------------------------
-
-    def _take(self, kind: str, what: Any) -> None:
-        if kind == "message":
-            self._obey(what)
-        elif kind == "chunk":
-            self._arrive(what)
-        elif kind == "credits":
-            self._take_credits(what)
-        elif kind == "linked":
-            self._take_link(*what)
-        else:
-            assert kind == "lost", kind
-            edge, generation, reason = what
-            self._reply(EdgeLost(edge=edge, generation=generation, reason=reason))
-
-    def _take_link(
-        self, edge: tuple[int, int], generation: int, end: LinkSender | LinkReceiver
-    ) -> None:
-        """An edge was made anew. Streams that cross it stand still until the front resumes them."""
-        if generation <= self._link_generation.get(edge, 0):
-            end.close()
-            return
-        self._link_generation[edge] = generation
-        self.put_link(edge, end)
-        self._reply(Linked(edge=edge, generation=generation))
-
-    def put_link(self, edge: tuple[int, int], end: LinkSender | LinkReceiver) -> None:
-        """In the loop's thread, or before it runs."""
-        if edge[0] in self.devices:
-            self.senders[edge] = end  # type: ignore[assignment]
-        else:
-            self.receivers[edge] = end  # type: ignore[assignment]
-
-    def _arrive(self, chunk: InFlight) -> None:
-        side = self._sides.get(chunk.stream)
-        if side is not None and chunk.epoch > side.epoch:
-            # The restart overtook its own message on the way through the pipeline.
-            self._streams.restart(side, chunk.epoch)
-        if side is None or chunk.epoch < side.epoch:
+    def _take_chunk(self, chunk: InFlight) -> None:
+        # A restart may be overtaken by the first chunk of its epoch.
+        self._streams.restart_if_older(chunk.stream, chunk.epoch)
+        if not self._pipeline.arrive(chunk, self._clock.now_s()):
             self.late_dropped += 1
-            return
-        self._turns.enqueue(chunk, side.slots[chunk.stage], self._clock.now_s())
 
     def _take_credits(self, credits: Sequence[Credit]) -> None:
         now_s = self._clock.now_s()
         for stream, epoch, stage in credits:
-            side = self._sides.get(stream)
-            if side is None or side.epoch != epoch:
-                continue
-            slot = side.slots[stage - 1]
-            slot.credits += 1
-            slot.credited_s = now_s
-            self._turns.touch(slot.device)
+            self._pipeline.take_credit(stream, epoch, stage, now_s)
+
+    def _take_link(
+        self, edge: tuple[int, int], generation: int, end: LinkSender | LinkReceiver
+    ) -> None:
+        """An edge was made anew. Streams that cross it stand still until the engine resumes
+        them.
+        """
+        if self.links.put(edge, end, generation):
+            self._reply(Linked(edge=edge, generation=generation))
 
     def _obey(self, message: ToWorker) -> None:
         streams = self._streams
@@ -279,21 +229,31 @@ class WorkerLoop:
             case Release():
                 self._release(message)
             case Observe():
-                side = self._sides.get(message.stream)
-                if side is not None and side.epoch == message.epoch:
-                    side.newest, side.newest_number = message.observation, message.number
+                streams.observe(message)
             case SetCondition():
                 self._answer(message, lambda: streams.set_condition(message))
             case OpenStream():
                 self._answer(message, lambda: streams.open(message.opening))
             case RestartStream():
-                self._answer(message, lambda: streams.restart_by_message(message))
+                self._answer(message, lambda: streams.restart(message))
             case CloseStream():
                 self._answer(message, lambda: streams.close(message.stream))
             case GetStats():
-                self._reply(self._stats(message))
+                self._reply(
+                    stats_of(
+                        message,
+                        self._clock.now_s(),
+                        self._pipeline,
+                        self._devices,
+                        self._streams.tensors,
+                        self.links,
+                        self._batches.log,
+                        self._copies,
+                        self.late_dropped,
+                    )
+                )
             case SetOverload():
-                self._turns.small_batches = message.low_priority_max_batch
+                self._pipeline.low_priority_max_batch = message.low_priority_max_batch
             case ShiftClock():
                 self._clock.shift(message.shift_s)
             case ResumeStream():
@@ -303,7 +263,8 @@ class WorkerLoop:
             case GivePast():
                 self._answer(message, lambda: streams.take_past(message))
             case StallDevice():
-                self._turns.stalled[message.device] = self._clock.now_s() + message.seconds
+                device = self._pipeline.devices[message.device]
+                device.stalled_until_s = self._clock.now_s() + message.seconds
             case Stop():
                 self._stop = True
             case Relink() | Ping():
@@ -314,29 +275,27 @@ class WorkerLoop:
         try:
             act()
         except Exception as error:  # noqa: BLE001
-            # Whatever one stream's wishes make a model raise refuses that wish, and stops nobody.
+            # Whatever a model raises about one stream's request refuses that request alone.
             reason = _reason(error)
         self._reply(Done(request=request.request, reason=reason))
 
     def _release(self, message: Release) -> None:
-        side = self._sides.get(message.stream)
-        if side is None or side.epoch != message.epoch:
+        stream = self._pipeline.streams.get(message.stream)
+        if stream is None or stream.epoch != message.epoch:
             self.late_dropped += 1
             return
-        now_s = self._clock.now_s()
-        slot = side.slots[0]
         chunk = InFlight(
-            stream=side.handle,
-            epoch=side.epoch,
+            stream=stream.handle,
+            epoch=stream.epoch,
             seq=message.seq,
             stage=0,
             block=0,
             step=0,
             deadline_s=message.deadline_s,
-            ready_s=now_s,
-            priority=side.priority,
+            ready_s=0.0,
+            priority=stream.priority,
             chunk_id=message.chunk,
-            seed=side.seed,
+            seed=self._streams.tensors[stream.handle].seed,
             version=message.version,
             release_s=message.release_s,
             entry_s=message.entry_s,
@@ -344,35 +303,21 @@ class WorkerLoop:
             observation=message.observation,
             sent_s=message.sent_s,
         )
-        self._turns.enqueue(chunk, slot, now_s)
+        self._pipeline.enter(chunk, self._clock.now_s())
 
-    def _fail(self, side: StreamSide, error: Exception) -> None:
-        if self._sides.get(side.handle) is not side:
-            return
-        self._streams.close(side.handle)
-        self._reply(StreamFailed(stream=side.handle, epoch=side.epoch, reason=_reason(error)))
+    def _fail_stream(self, handle: int, error: Exception) -> None:
+        stream = self._pipeline.streams.get(handle)
+        if stream is not None:
+            self._streams.close(handle)
+            self._reply(StreamFailed(stream=handle, epoch=stream.epoch, reason=_reason(error)))
 
-    def _stats(self, question: GetStats) -> Stats:
-        sides = self._sides.values()
-        brief = Stats(
-            request=question.request,
-            asked_s=question.asked_s,
-            now_s=self._clock.now_s(),
-            queues=queue_lengths(sides),
-            late_dropped=self.late_dropped,
-        )
-        if not question.full:
-            return brief
-        records, lost = recorded(self._turns.log)
-        return structs.replace(
-            brief,
-            records=records,
-            records_lost=lost,
-            places_taken=places_taken(sides, self.deployment.credits),
-            edges=[edge_counters(e, s, sides) for e, s in self.senders.items()],
-            devices=[device_counters(d, sides) for d in self.devices.values()],
-            snapshots={} if self._copies is None else self._copies.counters(),
-        )
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """After `run`: tell the peers that nothing more comes."""
+        if self._copies is not None:
+            self._copies.close()
+        self.links.close()
 
 
 def _reason(error: Exception) -> str:

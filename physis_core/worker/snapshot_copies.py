@@ -1,7 +1,7 @@
-"""A worker's copies of its KV windows on their way to the front.
+"""A worker's copies of its KV windows for the engine.
 
-The loop copies a window, which must happen between two chunks; a thread of its own turns the copy
-into a message and sends it, a window at a time, so that chunks and news pass between two of them.
+The loop copies a window, which must happen between two chunks. A thread turns the copy into a
+message and sends it, one window at a time, so that other messages pass between two of them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from msgspec import structs
 from torch import Tensor
 
 from physis_core.cluster.messages import ToEngine, WindowSaved
-from physis_core.cluster.threads import Wake
-from physis_core.worker.links.envelope import InFlight
-from physis_core.worker.stages import StageSlot
+from physis_core.cluster.threads import Wake, start_thread
+from physis_core.model.protocol import KVWindow
+from physis_core.pipeline.stages import InFlight
 from physis_core.worker.tensor_arrays import to_arrays
 
 
 class SnapshotCopies:
     """Args:
     every: a copy after each chunk whose number in its epoch, counted from 1, this divides.
-    send: gives the front a large message; called in the sending thread.
+    send: gives the engine a large message; called in the sending thread.
+    failed: called with the reason where that thread ends by an error.
     """
 
-    def __init__(self, every: int, send: Callable[[ToEngine], object]) -> None:
+    def __init__(
+        self, every: int, send: Callable[[ToEngine], object], failed: Callable[[str], None]
+    ) -> None:
         self.every = every
         self.taken = 0
         self.skipped = 0
@@ -36,32 +39,31 @@ class SnapshotCopies:
         self.copy_s = 0.0
         """Seconds of the loop's thread."""
         self.send_s = 0.0
-        """Seconds of the sending thread, which the loop computes beside."""
+        """Seconds of the sending thread, while the loop goes on."""
         self._send = send
         self._queue: deque[tuple[WindowSaved, Mapping[str, Tensor]]] = deque()
         self._waiting: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._wake = Wake()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="physis-snapshots", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("physis-snapshots", self._run, failed)
 
-    def take(self, task: InFlight, slot: StageSlot) -> None:
-        """Copy the window of a slot that has just finished `task`."""
-        key = (task.stream, slot.stage)
+    def take(self, task: InFlight, stage: int, kv: KVWindow | None) -> None:
+        """Copy the window of a stage that has just finished `task`; emulated stages have none."""
+        key = (task.stream, stage)
         with self._lock:
             if key in self._waiting:
                 self.skipped += 1
                 return
             self._waiting.add(key)
         start_s = time.monotonic()
-        saved = {} if slot.kv is None else slot.kv.snapshot()
+        saved = {} if kv is None else kv.snapshot()
         message = WindowSaved(
             stream=task.stream,
             epoch=task.epoch,
             seq=task.seq,
             chunk=task.chunk_id,
-            stage=slot.stage,
+            stage=stage,
             saved={},
         )
         self._queue.append((message, saved))

@@ -17,23 +17,24 @@ from physis_core.model.loading import load, load_spec
 from physis_core.model.protocol import KVWindow, StagedModel
 from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.emulation import DurationNoise
+from physis_core.pipeline.stages import Device, InFlight, Layout, Slot, Stream
 from physis_core.types import UserError
-from physis_core.worker.device import Device, ModelExecutor
-from physis_core.worker.links.envelope import InFlight
-from physis_core.worker.stages import StageSlot, StreamSide
+from physis_core.worker.executors import EXECUTORS, EmulatedExecutor, Executor, LocalDevice
+from physis_core.worker.model_runner import ModelRunner
+from physis_core.worker.streams import StreamTensors
 
 _REPEATS = 3
 _LARGEST_MEASURED_BATCH = 16
 Points = dict[int, dict[int, float]]
 
 
-def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, Device], Points]:
+def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, LocalDevice], Points]:
     """The worker's devices by index, and the costs measured on them (empty for emulated ones).
 
     Raises:
         UserError: model, checkpoint or device do not fit.
     """
-    devices: dict[int, Device] = {}
+    devices: dict[int, LocalDevice] = {}
     measured: Points = {}
     profile = deployment.cost_table()
     model = load_spec(deployment.model)
@@ -44,37 +45,30 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, Device
         weights = sum(model.block_weight_bytes[block] for block in blocks)
         if {0, model.blocks - 1} & set(blocks):
             weights += model.shared_weight_bytes
+        executor: Executor
         if spec.emulated:
             assert profile is not None
             noise = None
             if deployment.noise > 0.0:
                 noise = DurationNoise(deployment.noise, deployment.noise_seed)
-            devices[index] = Device(
-                index,
-                executor=None,
-                costs=profile,
-                noise=noise,
-                weight_bytes=weights,
-                activation_bytes=activation,
-            )
-            continue
-        target = torch.device(spec.kind)
-        executor = ModelExecutor(load(deployment.model, blocks, target), target)
-        points = measure(executor, blocks, deployment.max_batch)
-        measured.update(points)
-        costs = profile if profile is not None else CostTable(points or {0: {1: 1e-3}})
-        devices[index] = Device(
-            index,
+            executor = EmulatedExecutor(profile, noise)
+        else:
+            target = torch.device(spec.kind)
+            runner = ModelRunner(load(deployment.model, blocks, target), target)
+            points = measure(runner, blocks, deployment.max_batch)
+            measured.update(points)
+            costs = profile if profile is not None else CostTable(points or {0: {1: 1e-3}})
+            executor = EXECUTORS[target.type](runner, costs)
+        devices[index] = LocalDevice(
+            state=Device(index, executor.costs),
             executor=executor,
-            costs=costs,
-            noise=None,
             weight_bytes=weights,
             activation_bytes=activation,
         )
     return devices, measured
 
 
-def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) -> Points:
+def measure(runner: ModelRunner, blocks: tuple[int, ...], max_batch: int) -> Points:
     """Shortest of a few runs of every block, at batch sizes 1, 2, 4 ... and `max_batch`, windows
     full.
     """
@@ -83,7 +77,7 @@ def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) ->
         sizes.append(sizes[-1] * 2)
     if max_batch > 1:
         sizes.append(min(max_batch, _LARGEST_MEASURED_BATCH))
-    samples = sample_blocks(executor, blocks, sizes, repeats=_REPEATS)
+    samples = sample_blocks(runner, blocks, sizes, repeats=_REPEATS)
     return {
         block: {size: min(seconds) for size, seconds in row.items()}
         for block, row in samples.items()
@@ -91,7 +85,7 @@ def measure(executor: ModelExecutor, blocks: tuple[int, ...], max_batch: int) ->
 
 
 def sample_blocks(
-    executor: ModelExecutor,
+    runner: ModelRunner,
     blocks: Sequence[int],
     sizes: Sequence[int],
     *,
@@ -103,7 +97,7 @@ def sample_blocks(
     A run is a device's whole task: the first block's has the embedding in it, the last one's the
     head. `progress` is called after each block and size.
     """
-    model = executor.model
+    model = runner.model
     try:
         condition = model.condition({})
     except UserError as error:
@@ -118,45 +112,48 @@ def sample_blocks(
         for size in sizes:
             # A full window costs more than an empty one, and is what a stream lives with.
             runs = repeats + model.spec.window_chunks
-            seconds = [_run_once(executor, block, size, run, kv, condition) for run in range(runs)]
+            seconds = [_run_once(runner, block, size, run, kv, condition) for run in range(runs)]
             samples[block][size] = seconds[-repeats:]
             progress()
     return samples
 
 
 def _run_once(
-    executor: ModelExecutor,
+    runner: ModelRunner,
     block: int,
     size: int,
     run: int,
     kv: Sequence[KVWindow],
     condition: Mapping[str, torch.Tensor],
 ) -> float:
-    model = executor.model
+    model = runner.model
     spec = model.spec
     # The first run is a chunk's entry, so that `inject` and the noise are warm, too.
     step = 0 if run == 0 else spec.steps - 1
-    side = StreamSide(0, 0, 0, 0, "entry", 0)
-    side.conditions[0] = {0: condition}
+    stage = step * spec.blocks + block
+    stream = Stream(0, 0, 0, Layout(graph=spec.graph, device_of=(), blocks=(), block_s=()))
+    slot = Slot(stream, Device(0, CostTable({})), stage, step, block)
+    slot.writes = True
     kinds = spec.latent if block == 0 else spec.hidden
+    streams: dict[int, StreamTensors] = {}
     tasks = []
     for row in range(size):
-        slot = StageSlot(side, _NO_DEVICE, step * spec.blocks + block, step, block)
-        slot.kv = kv[row]
-        slot.writes = True
+        streams[row] = StreamTensors(seed=0, refresh="entry")
+        streams[row].conditions[0] = {0: condition}
+        streams[row].kv[stage] = kv[row]
         payload = tuple(
-            torch.zeros(1, *s.shape, dtype=s.dtype, device=executor.device) for s in kinds
+            torch.zeros(1, *s.shape, dtype=s.dtype, device=runner.device) for s in kinds
         )
-        tasks.append(_task(slot, payload, model))
+        tasks.append(_task(row, slot, payload, model))
     start_s = time.monotonic()
-    executor.run(tasks)
-    executor.synchronise()
+    runner.run(tasks, streams)
+    runner.synchronise()
     return time.monotonic() - start_s
 
 
-def _task(slot: StageSlot, payload: tuple[torch.Tensor, ...], model: StagedModel) -> InFlight:
-    return InFlight(
-        stream=0,
+def _task(row: int, slot: Slot, payload: tuple[torch.Tensor, ...], model: StagedModel) -> InFlight:
+    task = InFlight(
+        stream=row,
         epoch=0,
         seq=0,
         stage=slot.stage,
@@ -165,18 +162,12 @@ def _task(slot: StageSlot, payload: tuple[torch.Tensor, ...], model: StagedModel
         deadline_s=0.0,
         ready_s=0.0,
         chunk_id=0,
-        seed=0,
-        version=0,
-        release_s=0.0,
-        entry_s=0.0,
         touches=(0,),
         payload=payload,
         observation={
             name: torch.zeros(s.shape, dtype=s.dtype).numpy()
             for name, s in model.spec.observation.items()
         },
-        slot=slot,
     )
-
-
-_NO_DEVICE = Device(0, executor=None, costs=CostTable({0: {1: 0.0}}), noise=None)
+    task.slot = slot
+    return task

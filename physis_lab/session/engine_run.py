@@ -1,7 +1,5 @@
-"""Run streams through an engine without ROS and record when every chunk was completed.
-
-Shared by the benchmarks and by the studies.
-"""
+"""Run one or more streams through an engine and keep when every chunk came out: what benchmarks
+share."""
 
 from __future__ import annotations
 
@@ -31,12 +29,13 @@ MODEL: Mapping[str, Any] = {
     "window_chunks": 4,
     "ffn": [2048] * 4,
 }
-"""A synthetic model whose blocks are equal and take a few milliseconds each."""
+"""A synthetic model of blocks that are alike and take some milliseconds: enough to measure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRun:
-    """One stream's chunks in order of completion; [chunks] seconds of the engine's steady clock."""
+    """One stream's chunks in order of completion; seconds of the engine's steady clock,
+    [chunks]."""
 
     release_s: Seconds
     exit_s: Seconds
@@ -68,7 +67,7 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """`costs_s`: what the workers measured at their start, by block and batch size."""
+    """`costs_s` is what the workers measured at their start, by block and batch size."""
 
     streams: tuple[StreamRun, ...]
     trace: RunTrace
@@ -76,7 +75,7 @@ class EngineRun:
 
 
 def zero_observation(engine: Engine, number: int = 0) -> Observation:
-    """A valid observation of zeros, which is enough to time the engine."""
+    """A valid observation that says nothing; benchmarks of the engine need no more."""
     stamp = ObservationStamp(
         observation_id=number, capture_oldest_ns=0, capture_newest_ns=0, receipt_ns=0
     )
@@ -89,8 +88,8 @@ def zero_observation(engine: Engine, number: int = 0) -> Observation:
     )
 
 
-class EngineSession:
-    """One engine for several runs in sequence; its workers stay warm between them."""
+class Session:
+    """One engine for several runs, one after the other, on workers that stay warm."""
 
     def __init__(self, deployment: Deployment, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -100,13 +99,12 @@ class EngineSession:
         self._failures: list[str] = []
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
 
-    def __enter__(self) -> EngineSession:
+    def __enter__(self) -> Session:
         self._engine.start(timeout_s=self._timeout_s)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._engine.close()
-        pause_between_runs()
 
     def _on_chunk(self, chunk: FinishedChunk) -> None:
         own = self._done.get(chunk.stream_id)
@@ -123,9 +121,9 @@ class EngineSession:
     def run(
         self, configs: Sequence[StreamConfig], *, chunks: int, begin_s: Sequence[float] = ()
     ) -> EngineRun:
-        """Run until every stream has finished `chunks` chunks, then close the streams.
+        """Run until every stream has finished `chunks` chunks; then close them all.
 
-        `begin_s`: delay of each stream's first observation; default: all at once.
+        `begin_s`: when each stream gets its observation, from now on; all at once where not given.
 
         Raises:
             RuntimeError: a stream was refused, failed, or did not get there in time.
@@ -136,7 +134,7 @@ class EngineSession:
         self._done, self._wanted = done, chunks
         until_s = time.monotonic() + self._timeout_s
         while not engine.status().overload.admit and time.monotonic() < until_s:
-            # The overload detector clears a little after the queues of the run before are empty.
+            # Queues that grew while the run before began: they are seen to be gone a little later.
             time.sleep(0.05)
         observation = zero_observation(engine)
         for config in configs:
@@ -158,7 +156,7 @@ class EngineSession:
         trace = engine.trace()
         for config in configs:
             engine.close_stream(config.stream_id)
-        # Drop what the streams recorded while closing.
+        # What the closed streams still did belongs to no run.
         engine.trace()
         return EngineRun(
             streams=tuple(_stream_run(own) for own in done.values()),
@@ -178,13 +176,13 @@ def run_streams(
     chunks: int,
     timeout_s: float,
 ) -> EngineRun:
-    """One run on an engine of its own (`EngineSession.run`)."""
-    with EngineSession(deployment, timeout_s=timeout_s) as session:
+    """One run on an engine of its own (see `Session.run`)."""
+    with Session(deployment, timeout_s=timeout_s) as session:
         return session.run(configs, chunks=chunks)
 
 
 def free_stream(stream_id: str = "bench", **changes: object) -> StreamConfig:
-    """A stream that injects a chunk as soon as a slot is free, and delivers without pacing."""
+    """A stream that lets a chunk in as soon as there is a place, and delivers at once."""
     config = StreamConfig(stream_id=stream_id, release="free", hold=False)
     return replace(config, **changes)  # type: ignore[arg-type]
 
@@ -199,5 +197,5 @@ def _stream_run(own: Sequence[FinishedChunk]) -> StreamRun:
 
 
 def pause_between_runs() -> None:
-    """Let the worker processes of one run end before the next one is timed."""
+    """Let the processes of the run before be gone before the next one is timed."""
     time.sleep(0.2)

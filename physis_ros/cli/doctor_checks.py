@@ -42,7 +42,7 @@ PROBE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class Finding:
     """Outcome of one check. What is not required is told, but does not fail the doctor."""
 
     name: str
@@ -52,10 +52,10 @@ class CheckResult:
     required: bool = True
 
 
-def python_version() -> CheckResult:
+def python_version() -> Finding:
     version = sys.version.split()[0]
     fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    return CheckResult(
+    return Finding(
         name="python",
         ok=fits,
         detail=f"{version} ({sys.executable})",
@@ -63,10 +63,10 @@ def python_version() -> CheckResult:
     )
 
 
-def pinned_packages(lock: Path | None) -> CheckResult:
+def pinned_packages(lock: Path | None) -> Finding:
     """Compare what is installed with the lock; a local label (1.0+cpu) is the same version."""
     if lock is None or not lock.is_file():
-        return CheckResult(
+        return Finding(
             name="packages",
             ok=True,
             required=False,
@@ -93,10 +93,10 @@ def pinned_packages(lock: Path | None) -> CheckResult:
         parts = [f"missing: {', '.join(missing)}"] if missing else []
         detail = "; ".join([*parts, *differing])
     fits = not (missing or differing)
-    return CheckResult(name="packages", ok=fits, detail=detail, remedy="" if fits else BUILD)
+    return Finding(name="packages", ok=fits, detail=detail, remedy="" if fits else BUILD)
 
 
-def messages(environment: Mapping[str, str]) -> CheckResult:
+def messages(environment: Mapping[str, str]) -> Finding:
     code = (
         "import physis_ros.msg as m, physis_ros.srv as s\n"
         "from rosidl_generator_py import import_type_support\n"
@@ -105,14 +105,14 @@ def messages(environment: Mapping[str, str]) -> CheckResult:
         "print(len(names), 'types of physis_ros load')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return CheckResult(name="messages", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return Finding(name="messages", ok=ok, detail=text, remedy="" if ok else BUILD)
 
 
-def domain(environment: Mapping[str, str]) -> CheckResult:
+def domain(environment: Mapping[str, str]) -> Finding:
     try:
         chosen = domain_from(environment)
     except UserError as error:
-        return CheckResult(
+        return Finding(
             name="ros domain", ok=False, detail=str(error), remedy="export ROS_DOMAIN_ID=0"
         )
     number = chosen or 0
@@ -124,19 +124,17 @@ def domain(environment: Mapping[str, str]) -> CheckResult:
     elif in_use(number):
         detail += ", other nodes of this machine are in it"
         remedy = "set another ROS_DOMAIN_ID where they must not hear each other"
-    return CheckResult(
-        name="ros domain", ok=not remedy, required=False, detail=detail, remedy=remedy
-    )
+    return Finding(name="ros domain", ok=not remedy, required=False, detail=detail, remedy=remedy)
 
 
-def middleware(environment: Mapping[str, str]) -> CheckResult:
+def middleware(environment: Mapping[str, str]) -> Finding:
     wanted = environment.get("RMW_IMPLEMENTATION", "")
     if not wanted:
-        return CheckResult(name="middleware", ok=True, detail="rmw_fastrtps_cpp (default)")
+        return Finding(name="middleware", ok=True, detail="rmw_fastrtps_cpp (default)")
     prefixes = environment.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
     folders = [Path(prefix, "lib") for prefix in [sys.prefix, *filter(None, prefixes)]]
     found = any((folder / f"lib{wanted}.so").is_file() for folder in folders)
-    return CheckResult(
+    return Finding(
         name="middleware",
         ok=found,
         detail=f"RMW_IMPLEMENTATION={wanted}" + ("" if found else " is not installed here"),
@@ -144,7 +142,7 @@ def middleware(environment: Mapping[str, str]) -> CheckResult:
     )
 
 
-def dds(environment: Mapping[str, str]) -> CheckResult:
+def dds(environment: Mapping[str, str]) -> Finding:
     """Let two processes talk over loopback, with a time limit."""
     local = process_environment({**environment, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"})
     command = [sys.executable, "-m", "physis_ros.stack.dds_probe"]
@@ -159,7 +157,7 @@ def dds(environment: Mapping[str, str]) -> CheckResult:
         talker.kill()
     ok = ok and "heard" in text
     took = f"{time.monotonic() - begun_s:.1f} s"
-    return CheckResult(
+    return Finding(
         name="dds",
         ok=ok,
         detail=f"two processes heard each other (with their start, {took})" if ok else text,
@@ -167,10 +165,10 @@ def dds(environment: Mapping[str, str]) -> CheckResult:
     )
 
 
-def rendering(environment: Mapping[str, str]) -> CheckResult:
+def rendering(environment: Mapping[str, str]) -> Finding:
     backend = environment.get("MUJOCO_GL", "egl")
     if backend == "egl" and ctypes.util.find_library("EGL") is None and not _loads("libEGL.so.1"):
-        return CheckResult(
+        return Finding(
             name="rendering", ok=False, detail="libEGL.so.1 is not on this machine", remedy=APT_EGL
         )
     code = (
@@ -186,12 +184,12 @@ def rendering(environment: Mapping[str, str]) -> CheckResult:
         f"print('MuJoCo', mujoco.__version__, 'renders with', {backend!r})\n"
     )
     ok, text = probe([sys.executable, "-c", code], {**environment, "MUJOCO_GL": backend})
-    return CheckResult(
+    return Finding(
         name="rendering", ok=ok, detail=text, remedy="" if ok else f"{APT_EGL} libgl1-mesa-dri"
     )
 
 
-def torch_devices(environment: Mapping[str, str]) -> CheckResult:
+def torch_devices(environment: Mapping[str, str]) -> Finding:
     code = (
         "import torch\n"
         "n = torch.cuda.device_count()\n"
@@ -201,13 +199,13 @@ def torch_devices(environment: Mapping[str, str]) -> CheckResult:
         "print('torch', torch.__version__ + ';', 'cpu', *names, sep=' ')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return CheckResult(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return Finding(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
 
 
-def shared_memory() -> CheckResult:
+def shared_memory() -> Finding:
     """DDS moves large messages between processes through /dev/shm."""
     if not (SHM.is_dir() and os.access(SHM, os.W_OK)):
-        return CheckResult(
+        return Finding(
             name="shared memory",
             ok=False,
             detail=f"{SHM} cannot be written",
@@ -215,7 +213,7 @@ def shared_memory() -> CheckResult:
         )
     free = shutil.disk_usage(SHM).free
     fits = free >= WANTED_BYTES
-    return CheckResult(
+    return Finding(
         name="shared memory",
         ok=fits,
         detail=f"{free >> 20} MiB free in {SHM}",
@@ -223,11 +221,11 @@ def shared_memory() -> CheckResult:
     )
 
 
-def large_images(given: Mapping[str, str]) -> CheckResult:
+def large_images(given: Mapping[str, str]) -> Finding:
     """Say whether images of 640 x 480 and more get through between processes of this machine."""
     chosen = profile(given, share_directory())
     if chosen is not None:
-        return CheckResult(
+        return Finding(
             name="large images",
             ok=True,
             detail=f"our nodes use {chosen}",
@@ -236,14 +234,14 @@ def large_images(given: Mapping[str, str]) -> CheckResult:
         )
     own = [name for name in PROFILE_VARIABLES if given.get(name)]
     if own:
-        return CheckResult(
+        return Finding(
             name="large images",
             ok=True,
             required=False,
             detail=f"{own[0]}={given[own[0]]} is used as it is",
             remedy="give its SHM transport a segment_size of some images",
         )
-    return CheckResult(
+    return Finding(
         name="large images",
         ok=False,
         required=False,
@@ -252,12 +250,12 @@ def large_images(given: Mapping[str, str]) -> CheckResult:
     )
 
 
-def real_time() -> CheckResult:
+def real_time() -> Finding:
     """Ask whether a process of this user may take a real-time priority, as the safety node does."""
     code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))"
     ok, _ = probe([sys.executable, "-S", "-c", code], os.environ)
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
-    return CheckResult(
+    return Finding(
         name="real time",
         ok=ok,
         required=False,
@@ -266,10 +264,10 @@ def real_time() -> CheckResult:
     )
 
 
-def machine() -> CheckResult:
+def machine() -> Finding:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return CheckResult(
+    return Finding(
         name="machine",
         ok=cores >= 2,
         required=False,

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     from physis_core.model.loading import checked_device, load
     from physis_core.observe.machine import machine
-    from physis_core.worker.device import ModelExecutor
+    from physis_core.worker.model_runner import ModelRunner
     from physis_core.worker.warmup import sample_blocks
 
     sizes = _sizes(args.batches)
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     ref = named_model(args.model or configured_model())
     ref = dataclasses.replace(ref, config={**ref.config, **_config(args.config)})
     device = checked_device(args.device)
-    executor = ModelExecutor(load(ref, None, device), device)
-    spec = executor.model.spec
+    runner = ModelRunner(load(ref, None, device), device)
+    spec = runner.model.spec
     console = Console()
     with Progress(console=console) as progress:
         task = progress.add_task(f"{spec.name} on {device}", total=spec.blocks * len(sizes))
         samples = sample_blocks(
-            executor,
+            runner,
             range(spec.blocks),
             sizes,
             repeats=args.repeat,

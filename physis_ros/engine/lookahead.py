@@ -1,4 +1,4 @@
-"""Estimates the time from capture to a chunk's exit: the model's lookahead. Pure."""
+"""The lookahead that the model gets: how long from capture to a chunk's exit. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from physis_core.types import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookaheadConfig:
-    """`quantile` of the last `window` measured ages, without the first `warmup` of an epoch.
+    """`quantile` of the last `window` measured ages; the first `warmup` of an epoch do not count.
 
-    `initial_s` is used until `enough` ages were measured. The result stays within 0..max_s, the
-    range that the model was trained for.
+    Until `enough` ages were measured, `initial_s` holds. The result stays within 0..max_s, what
+    the model was trained for.
     """
 
     initial_s: float
@@ -32,7 +32,7 @@ class LookaheadConfig:
 
 
 class LookaheadEstimator:
-    """A running quantile; a slow first inference does not distort it for long."""
+    """A running quantile that a slow first inference does not spoil for ever."""
 
     def __init__(self, config: LookaheadConfig) -> None:
         self._config = config
@@ -40,7 +40,7 @@ class LookaheadEstimator:
         self._to_skip = config.warmup
 
     def restart(self) -> None:
-        """A new epoch fills the pipeline anew: skip its warm-up, keep earlier ages."""
+        """A new epoch fills the pipeline anew; what was measured before still holds after that."""
         self._to_skip = self._config.warmup
 
     def add(self, age_s: float) -> None:
@@ -48,7 +48,7 @@ class LookaheadEstimator:
         if self._to_skip > 0:
             self._to_skip -= 1
             return
-        # A negative or infinite age is a clock error, not a latency.
+        # An age below zero or beyond what the model knows says more of clocks than of the path.
         if math.isfinite(age_s) and age_s >= 0.0:
             self._ages_s.append(age_s)
 
@@ -66,5 +66,5 @@ class LookaheadEstimator:
 
     @property
     def capped(self) -> bool:
-        """The latency exceeds the largest lookahead of the model."""
+        """The path takes longer than the model can look ahead."""
         return self.measured >= self._config.enough and self.value_s >= self._config.max_s

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from physis_core.cluster.threads import start_thread
 from physis_core.deployment.deployment import Deployment
 from physis_core.model.loading import load_spec
-from physis_core.worker.links.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.pipeline.stages import InFlight
+from physis_core.worker.links.envelope import ENVELOPE_BYTES
 from physis_core.worker.links.gloo import GlooReceiver, GlooSender, edge_group
 from physis_core.worker.links.link import (
     Credit,
@@ -20,17 +22,28 @@ from physis_core.worker.links.link import (
     check_link,
 )
 from physis_core.worker.links.nccl import NcclReceiver, NcclSender, nccl_group
-from physis_core.worker.loop import WorkerLoop
+from physis_core.worker.links.table import Edge, LinkTable
 
-Edge = tuple[int, int]
 _MEET_S = 60.0
 """How long one end of an edge that is made anew waits for the other one."""
+
+
+class LinkOwner(Protocol):
+    """The worker's loop, as its links need it."""
+
+    links: LinkTable
+
+    def post(self, kind: str, what: Any) -> None: ...
+
+    def deliver(self, chunk: InFlight) -> None: ...
+
+    def fail(self, reason: str) -> None: ...
 
 
 class WorkerLinks:
     """Args:
     loop: gets the links, and what comes over them.
-    store: address of the front's store.
+    store: address of the engine's store.
     host: the address of this host that peers reach.
     """
 
@@ -38,7 +51,7 @@ class WorkerLinks:
         self,
         deployment: Deployment,
         worker: int,
-        loop: WorkerLoop,
+        loop: LinkOwner,
         *,
         store: tuple[str, int],
         host: str,
@@ -58,16 +71,15 @@ class WorkerLinks:
         store = TCPStore(*self._store, None, False)
         for edge in self._deployment.remote_edges():
             if self._worker in self._ends(edge):
-                self._loop.put_link(edge, self._make(store, edge, 0))
+                self._loop.links.put(edge, self._make(store, edge, 0), 0)
 
     def make_anew(self, edge: Edge, generation: int) -> None:
         """Start to make an edge once more. The loop gets the link, or hears that it is lost."""
-        threading.Thread(
-            target=self._make_anew,
-            args=(edge, generation),
-            name=f"physis-link-{edge[0]}-{edge[1]}-{generation}",
-            daemon=True,
-        ).start()
+        start_thread(
+            f"physis-link-{edge[0]}-{edge[1]}-{generation}",
+            lambda: self._make_anew(edge, generation),
+            self._loop.fail,
+        )
 
     def _make_anew(self, edge: Edge, generation: int) -> None:
         try:
@@ -115,15 +127,31 @@ class WorkerLinks:
             device = torch.device(kinds[rank])
             if rank == 0:
                 return NcclSender(
-                    group, payload, size, self._layout, device, on_credits=credits, on_lost=lost
+                    group,
+                    payload,
+                    size,
+                    self._layout,
+                    device,
+                    on_credits=credits,
+                    on_lost=lost,
+                    on_fault=loop.fail,
                 )
             return NcclReceiver(
-                group, payload, size, self._layout, device, on_chunk=chunk, on_lost=lost
+                group,
+                payload,
+                size,
+                self._layout,
+                device,
+                on_chunk=chunk,
+                on_lost=lost,
+                on_fault=loop.fail,
             )
         layout: PayloadLayout | None = self._layout
         if "emulated" in kinds:
             # Only envelopes travel: there is no payload.
             size, layout = ENVELOPE_BYTES, None
         if rank == 0:
-            return GlooSender(group, size, layout, on_credits=credits, on_lost=lost)
-        return GlooReceiver(group, size, layout, on_chunk=chunk, on_lost=lost)
+            return GlooSender(
+                group, size, layout, on_credits=credits, on_lost=lost, on_fault=loop.fail
+            )
+        return GlooReceiver(group, size, layout, on_chunk=chunk, on_lost=lost, on_fault=loop.fail)

@@ -1,48 +1,16 @@
-"""What travels with a chunk from stage to stage, and its fixed binary form between processes."""
+"""The fixed binary form in which a chunk's own values travel between processes."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from physis_core.pipeline.ready_task import ReadyTask
-
-if TYPE_CHECKING:
-    from physis_core.worker.stages import StageSlot
-
-MAX_TOUCHES = 16
-"""Observations that one chunk can record: one at entry and one for each later denoising step."""
+from physis_core.pipeline.stages import MAX_TOUCHES, InFlight
 
 _HEADER = struct.Struct("<IIqQIIQiI4d")
 _TOUCHES = struct.Struct(f"<{MAX_TOUCHES}Q")
 ENVELOPE_BYTES = (_HEADER.size + _TOUCHES.size + 63) // 64 * 64
 """Rounded up so that the payload behind it starts aligned."""
-
-_INT32 = 2**31
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class InFlight(ReadyTask):
-    """A chunk on its way. It is its own ready task: one object moves from queue to queue.
-
-    `stream` is the engine's handle of the stream; `stage`, `step`, `block`, `ready_s` and
-    `remaining_s` change at each hop, the rest belongs to the chunk. `touches` are the engine's own
-    numbers of the observations that the chunk used, in the order of use. `payload` is empty before
-    the first task. A `chunk_id` below 0 is a chunk of the past that runs again to rebuild lost KV.
-    """
-
-    chunk_id: int
-    seed: int
-    version: int
-    release_s: float
-    entry_s: float
-    touches: tuple[int, ...]
-    payload: Any = ()
-    observation: Any = None
-    outputs: Any = None
-    slot: StageSlot | None = None
-    sent_s: float = 0.0
 
 
 def pack_into(buffer: Any, chunk: InFlight, stage: int) -> None:

@@ -2,14 +2,12 @@
 
 Each edge is its own two-rank process group, made through the shared store, so that a lost peer
 breaks its edges and no others. The event loop sends, without waiting. A thread at each end
-receives: chunks at the target, credits at the source. It hands what came to the loop, or, a chunk
-that finds the loop asleep, computes it.
+receives, chunks at the target and credits at the source, and hands them to the loop.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from physis_core.worker.links.envelope import InFlight, pack_into, unpack_from
+from physis_core.cluster.threads import start_thread
+from physis_core.pipeline.stages import InFlight
+from physis_core.worker.links.envelope import pack_into, unpack_from
 from physis_core.worker.links.link import FOREVER, Credit, PayloadLayout
 
 _CREDITS_A_MESSAGE = 32
@@ -55,6 +55,7 @@ class GlooSender:
     """Args:
     layout: None where no payload travels (emulated devices).
     on_credits, on_lost: called in the receiving thread.
+    on_fault: called with the reason where that thread ends by an error of our own.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class GlooSender:
         *,
         on_credits: Callable[[list[Credit]], None],
         on_lost: Callable[[str], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         self._group = group
         self._size = size_bytes
@@ -79,8 +81,7 @@ class GlooSender:
         self.bytes_sent = 0
         self.errors = 0
         self.messages = 0
-        self._thread = threading.Thread(target=self._receive_credits, daemon=True)
-        self._thread.start()
+        self._thread = start_thread("physis-credits", self._receive_credits, on_fault)
 
     def send(self, chunk: InFlight, stage: int) -> None:
         if self._lost:
@@ -152,7 +153,8 @@ class GlooSender:
 
 class GlooReceiver:
     """Args:
-    on_chunk: called in the receiving thread with the chunk and the stage that it is bound for.
+    on_chunk: called in the receiving thread with the chunk, bound for its `stage`.
+    on_fault: called with the reason where that thread ends by an error of our own.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class GlooReceiver:
         *,
         on_chunk: Callable[[InFlight], None],
         on_lost: Callable[[str], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         self._group = group
         self._size = size_bytes
@@ -175,8 +178,7 @@ class GlooReceiver:
         self._next = 0
         self._received = 0
         self._lost = False
-        self._thread = threading.Thread(target=self._receive_chunks, daemon=True)
-        self._thread.start()
+        self._thread = start_thread("physis-chunks", self._receive_chunks, on_fault)
 
     def give_credit(self, stream: int, epoch: int, stage: int) -> None:
         """Goes out with `flush`, so that one message carries what one turn of the loop freed."""

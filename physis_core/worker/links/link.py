@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 from physis_core.model.protocol import ModelSpec, Payload, TensorSpec
+from physis_core.pipeline.stages import InFlight
 from physis_core.types import UserError
-from physis_core.worker.links.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.worker.links.envelope import ENVELOPE_BYTES
 
 _ALIGN = 16
 FOREVER = timedelta(days=3650)

@@ -16,7 +16,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from physis_core.worker.links.envelope import ENVELOPE_BYTES, InFlight
+from physis_core.cluster.threads import start_thread
+from physis_core.pipeline.stages import InFlight
+from physis_core.worker.links.envelope import ENVELOPE_BYTES
 from physis_core.worker.links.gloo import GlooReceiver, GlooSender
 from physis_core.worker.links.link import FOREVER, Credit, PayloadLayout
 
@@ -41,9 +43,15 @@ class NcclSender:
         *,
         on_credits: Callable[[list[Credit]], None],
         on_lost: Callable[[str], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         self._gloo = GlooSender(
-            control, ENVELOPE_BYTES, None, on_credits=on_credits, on_lost=on_lost
+            control,
+            ENVELOPE_BYTES,
+            None,
+            on_credits=on_credits,
+            on_lost=on_lost,
+            on_fault=on_fault,
         )
         self._payload = payload
         self._size = size_bytes
@@ -97,6 +105,7 @@ class NcclReceiver:
         *,
         on_chunk: Callable[[InFlight], None],
         on_lost: Callable[[str], None],
+        on_fault: Callable[[str], None],
     ) -> None:
         self._payload = payload
         self._size = size_bytes
@@ -106,10 +115,14 @@ class NcclReceiver:
         self._on_lost = on_lost
         self._envelopes: deque[InFlight] = deque()
         self._came = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._receive, daemon=True)
-        self._thread.start()
+        start_thread("physis-payloads", self._receive, on_fault)
         self._gloo = GlooReceiver(
-            control, ENVELOPE_BYTES, None, on_chunk=self._announced, on_lost=on_lost
+            control,
+            ENVELOPE_BYTES,
+            None,
+            on_chunk=self._announced,
+            on_lost=on_lost,
+            on_fault=on_fault,
         )
 
     def give_credit(self, stream: int, epoch: int, stage: int) -> None:

@@ -1,6 +1,7 @@
-"""Keeps a core and its caches busy: `python -m physis_lab.bench.robot.busy_core`, until killed.
+"""Keeps a core and its caches busy: `python -m physis_lab.bench.robot.busy_core`, until it is
+ended.
 
-Runs at normal priority like an engine, so real-time threads preempt it.
+At normal priority, as an engine computes: what has real-time priority goes before it.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from physis_core.model.loading import load
 from physis_core.model.reference import ReferenceStream
 from physis_core.model.registry import ModelRef
 from physis_core.observe.recorder import TASK_DTYPE
+from physis_core.pipeline.stages import InFlight
 from physis_core.types import FinishedChunk, Observation, ObservationStamp
-from physis_core.worker.links.envelope import InFlight
 
 torch.set_num_threads(1)
 MOST_COMPARED = 24

@@ -1,5 +1,5 @@
-"""What the engine's tests do not reach: a device that computes while the loop goes on, and a chunk
-that is computed by the thread that received it.
+"""What the engine's tests do not reach: a device that computes while the loop goes on, and how a
+worker ends when one of its threads fails.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import torch
 
 from physis_core.cluster.host_clock import HostClock
 from physis_core.cluster.messages import ChunkExit, Done, Opening, OpenStream, Stop
+from physis_core.cluster.threads import start_thread
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.stream import StreamConfig
 from physis_core.model.loading import load_spec
-from physis_core.worker.device import ModelExecutor
-from physis_core.worker.loop import WorkerLoop
+from physis_core.worker.executors import EXECUTORS, CudaExecutor
+from physis_core.worker.loop import WorkerFault, WorkerLoop
+from physis_core.worker.model_runner import ModelRunner
 from physis_core.worker.warmup import build_devices
 
 PATIENCE_S = 60.0
@@ -35,9 +37,20 @@ class Later:
         return time.monotonic() >= self._due_s
 
 
+class Polled(CudaExecutor):
+    """A CPU that is asked for its end like a GPU."""
+
+    def _event(self):
+        return Later()
+
+
+class Failing(CudaExecutor):
+    def _event(self):
+        return Later(fails=True)
+
+
 def test_a_device_that_is_polled_gives_the_same_chunks(watch, synthetic, monkeypatch):
-    monkeypatch.setattr(ModelExecutor, "asynchronous", property(lambda self: True))
-    monkeypatch.setattr(ModelExecutor, "launched", lambda self: Later())
+    monkeypatch.setitem(EXECUTORS, "cpu", Polled)
     ref = synthetic(steps=2, blocks=3)
     with watch(simple_deployment(ref, partition="stage", devices=6)) as seen:
         for seed, name in enumerate("ab"):
@@ -59,8 +72,7 @@ def test_a_device_that_is_polled_gives_the_same_chunks(watch, synthetic, monkeyp
 def test_streams_survive_restarts_while_their_chunks_are_on_a_polled_device(
     watch, synthetic, monkeypatch
 ):
-    monkeypatch.setattr(ModelExecutor, "asynchronous", property(lambda self: True))
-    monkeypatch.setattr(ModelExecutor, "launched", lambda self: Later())
+    monkeypatch.setitem(EXECUTORS, "cpu", Polled)
     with watch(simple_deployment(synthetic(), partition="block", devices=4)) as seen:
         seen.engine.open_stream(StreamConfig(stream_id="a", release="free", seed=2))
         for epoch in range(5):
@@ -71,8 +83,7 @@ def test_streams_survive_restarts_while_their_chunks_are_on_a_polled_device(
 
 
 def test_a_device_that_fails_afterwards_ends_the_streams_on_it(watch, synthetic, monkeypatch):
-    monkeypatch.setattr(ModelExecutor, "asynchronous", property(lambda self: True))
-    monkeypatch.setattr(ModelExecutor, "launched", lambda self: Later(fails=True))
+    monkeypatch.setitem(EXECUTORS, "cpu", Failing)
     with watch(simple_deployment(synthetic())) as seen:
         seen.engine.open_stream(StreamConfig(stream_id="a", release="free"))
         seen.observe("a")
@@ -109,9 +120,9 @@ class SecondWorker:
         self.loop = WorkerLoop(
             deployment, devices, reply=self._reply, reply_large=self._reply, clock=HostClock()
         )
-        self.device = devices[1]
         self.spec = load_spec(ref)
-        self.loop.put_link((0, 1), Edge())
+        self.edge = Edge()
+        self.loop.links.put((0, 1), self.edge, 0)
         self.ended = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -131,7 +142,7 @@ class SecondWorker:
     def _run(self):
         try:
             self.loop.run()
-        except ArithmeticError as error:
+        except (ArithmeticError, WorkerFault) as error:
             self.ended = error
 
     def _reply(self, message):
@@ -152,7 +163,7 @@ class SecondWorker:
 
     def asleep(self):
         """Wait until the loop has nothing to do and its thread sleeps."""
-        while self.loop.inbox or self.loop._turn.locked():
+        while self.loop.inbox or self.loop._lock.locked():
             time.sleep(1e-4)
 
     def stop(self):
@@ -163,19 +174,19 @@ class SecondWorker:
 
 @pytest.fixture
 def seen_threads(monkeypatch):
-    """Who computed each batch."""
+    """Which thread computed each batch."""
     threads = []
-    run = ModelExecutor.run
+    run = ModelRunner.run
 
-    def noted(self, tasks):
+    def noted(self, tasks, streams):
         threads.append(threading.get_ident())
-        return run(self, tasks)
+        return run(self, tasks, streams)
 
-    monkeypatch.setattr(ModelExecutor, "run", noted)
+    monkeypatch.setattr(ModelRunner, "run", noted)
     return threads
 
 
-def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(
+def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_the_thread_that_brings_it(
     synthetic, seen_threads, in_flight
 ):
     worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
@@ -187,37 +198,10 @@ def test_a_chunk_that_finds_the_loop_asleep_is_computed_by_who_brings_it(
         assert len([m for m in worker.replies if isinstance(m, ChunkExit)]) == number + 1
     worker.stop()
     assert seen_threads == [threading.get_ident()] * 5
-    assert worker.loop.receivers[(0, 1)].credits == [(1, 0, 1)] * 5
+    assert worker.edge.credits == [(1, 0, 1)] * 5
 
 
-def test_a_loop_that_is_awake_keeps_its_turn_and_chunks_their_order(
-    synthetic, seen_threads, monkeypatch, in_flight
-):
-    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
-    computing, go_on = threading.Event(), threading.Event()
-    noted = ModelExecutor.run
-
-    def slow(self, tasks):
-        computing.set()
-        assert go_on.wait(PATIENCE_S)
-        return noted(self, tasks)
-
-    monkeypatch.setattr(ModelExecutor, "run", slow)
-    seen_threads.clear()
-    worker.loop.post("chunk", worker.chunk(0))
-    assert computing.wait(PATIENCE_S)
-    for number in (1, 2, 3):
-        # Returns though a computation is under way.
-        worker.loop.deliver(worker.chunk(number))
-    assert not seen_threads
-    go_on.set()
-    worker.until(ChunkExit, 4)
-    worker.stop()
-    assert seen_threads == [worker.thread.ident] * 4
-    assert [m.seq for m in worker.replies if isinstance(m, ChunkExit)] == [0, 1, 2, 3]
-
-
-def test_who_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
+def test_a_thread_that_brings_two_chunks_computes_one_and_wakes_the_loop_for_the_other(
     synthetic, seen_threads, in_flight
 ):
     worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight, max_batch=1)
@@ -240,17 +224,52 @@ def test_where_threads_work_together_only_the_loop_computes(synthetic, seen_thre
     assert seen_threads == [worker.thread.ident]
 
 
-def test_an_error_in_a_turn_that_another_thread_took_ends_the_loop(
-    synthetic, monkeypatch, in_flight
-):
+def test_chunks_that_come_during_a_computation_keep_their_order(synthetic, monkeypatch, in_flight):
     worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
-    worker.asleep()
+    computing, go_on = threading.Event(), threading.Event()
+    run = ModelRunner.run
 
-    def broken(chunk, slot, now_s):
+    def slow(self, tasks, streams):
+        computing.set()
+        assert go_on.wait(PATIENCE_S)
+        return run(self, tasks, streams)
+
+    monkeypatch.setattr(ModelRunner, "run", slow)
+    worker.loop.post("chunk", worker.chunk(0))
+    assert computing.wait(PATIENCE_S)
+    # The place of the chunk that computes is given back before its computation ends.
+    assert worker.edge.credits == [(1, 0, 1)]
+    for number in (1, 2, 3):
+        # Returns though a computation is under way.
+        worker.loop.deliver(worker.chunk(number))
+    go_on.set()
+    worker.until(ChunkExit, 4)
+    worker.stop()
+    assert [m.seq for m in worker.replies if isinstance(m, ChunkExit)] == [0, 1, 2, 3]
+    assert worker.edge.credits == [(1, 0, 1)] * 4
+
+
+def test_an_error_in_the_loop_itself_ends_it(synthetic, monkeypatch, in_flight):
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
+
+    def broken(chunk, now_s):
         raise ArithmeticError("a fault of the loop itself")
 
-    monkeypatch.setattr(worker.loop._turns, "enqueue", broken)
-    worker.loop.deliver(worker.chunk(0))
+    monkeypatch.setattr(worker.loop._pipeline, "arrive", broken)
+    worker.loop.post("chunk", worker.chunk(0))
     worker.thread.join(PATIENCE_S)
     assert not worker.thread.is_alive()
     assert "a fault of the loop itself" in str(worker.ended)
+
+
+def test_a_thread_of_the_worker_that_fails_ends_the_loop_with_its_reason(synthetic, in_flight):
+    worker = SecondWorker(synthetic(steps=1, blocks=2), in_flight)
+
+    def broken():
+        raise ArithmeticError("cannot read this chunk")
+
+    start_thread("physis-chunks", broken, worker.loop.fail)
+    worker.thread.join(PATIENCE_S)
+    assert not worker.thread.is_alive()
+    assert isinstance(worker.ended, WorkerFault)
+    assert "physis-chunks: ArithmeticError: cannot read this chunk" in str(worker.ended)

@@ -14,17 +14,12 @@ from physis_core.worker.tensor_arrays import to_tensors
 PATIENCE_S = 60.0
 
 
-class Slot:
-    def __init__(self, stage, kv):
-        self.stage = stage
-        self.kv = kv
-
-
 class Front:
     """Takes messages when it is let."""
 
     def __init__(self, blocked=False):
         self.came = []
+        self.faults = []
         self.may = threading.Event()
         self.news = threading.Condition()
         if not blocked:
@@ -50,10 +45,10 @@ def window(chunks):
 
 def test_a_copy_is_of_the_moment_and_restores_the_window(in_flight):
     front = Front(blocked=True)
-    copies = SnapshotCopies(1, front.take)
+    copies = SnapshotCopies(1, front.take, front.faults.append)
     kv = window(4)
     wanted = window(4)
-    copies.take(in_flight(4, epoch=2), Slot(3, kv))
+    copies.take(in_flight(4, epoch=2), 3, kv)
     kv.append(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4))
     front.may.set()
     front.until(1)
@@ -73,11 +68,11 @@ def test_a_copy_is_of_the_moment_and_restores_the_window(in_flight):
 
 def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out(in_flight):
     front = Front(blocked=True)
-    copies = SnapshotCopies(1, front.take)
+    copies = SnapshotCopies(1, front.take, front.faults.append)
     kv = window(4)
-    copies.take(in_flight(0, epoch=2), Slot(0, kv))
-    copies.take(in_flight(1, epoch=2), Slot(0, kv))
-    copies.take(in_flight(1, epoch=2), Slot(5, kv))
+    copies.take(in_flight(0, epoch=2), 0, kv)
+    copies.take(in_flight(1, epoch=2), 0, kv)
+    copies.take(in_flight(1, epoch=2), 5, kv)
     assert (copies.taken, copies.skipped) == (2, 1)
     front.may.set()
     front.until(2)
@@ -88,8 +83,21 @@ def test_while_a_copy_waits_the_next_one_of_its_stage_is_left_out(in_flight):
 
 def test_an_emulated_stage_has_nothing_to_copy_and_still_says_where_it_is(in_flight):
     front = Front()
-    copies = SnapshotCopies(1, front.take)
-    copies.take(in_flight(0, epoch=2), Slot(0, None))
+    copies = SnapshotCopies(1, front.take, front.faults.append)
+    copies.take(in_flight(0, epoch=2), 0, None)
     front.until(1)
     copies.close()
     assert not front.came[0].saved
+
+
+def test_a_copy_that_cannot_be_sent_is_a_fault_with_its_reason(in_flight, eventually):
+    faults = []
+
+    def send(message):
+        raise ValueError("no way to write this")
+
+    copies = SnapshotCopies(1, send, faults.append)
+    copies.take(in_flight(0, epoch=2), 0, None)
+    eventually(lambda: faults)
+    assert "physis-snapshots" in faults[0]
+    assert "no way to write this" in faults[0]

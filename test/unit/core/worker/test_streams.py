@@ -6,6 +6,7 @@ import pytest
 
 from physis_core.cluster.messages import Opening
 from physis_core.deployment.deployment import simple_deployment
+from physis_core.pipeline.pipeline import Pipeline
 from physis_core.worker.streams import WorkerStreams
 from physis_core.worker.warmup import build_devices
 
@@ -16,7 +17,10 @@ def test_what_is_left_of_a_chunk_counts_blocks_that_other_workers_run(synthetic)
         synthetic(steps=2, blocks=2), partition="block", devices=2, workers=2
     )
     devices, _ = build_devices(deployment, 0)
-    streams = WorkerStreams(deployment, devices, {(0, 1): "there"}, {(1, 0): "back"}, print)
+    pipeline = Pipeline({0: devices[0].state}, credits=2, max_batch=1)
+    pipeline.add_link(0, 1)
+    pipeline.add_link(1, 0)
+    streams = WorkerStreams(deployment, pipeline, {0: devices[0].executor.model})
     streams.open(
         Opening(
             stream=1,
@@ -29,5 +33,5 @@ def test_what_is_left_of_a_chunk_counts_blocks_that_other_workers_run(synthetic)
             block_s=[0.01, 0.03],
         )
     )
-    left_s = {stage: slot.remaining_s for stage, slot in streams.sides[1].slots.items()}
+    left_s = {stage: slot.remaining_s for stage, slot in pipeline.streams[1].slots.items()}
     assert left_s == {0: pytest.approx(0.03 + 0.01 + 0.03), 2: pytest.approx(0.03)}

@@ -37,13 +37,14 @@ class Edge:
         groups[0] = edge_group(store, "edge", 0, "127.0.0.1")
         thread.join()
         self.news = threading.Condition()
-        self.chunks, self.credits, self.lost = [], [], []
+        self.chunks, self.credits, self.lost, self.faults = [], [], [], []
         self.sender = GlooSender(
             groups[0],
             size,
             layout,
             on_credits=lambda given: self._add(self.credits, given),
             on_lost=lambda reason: self._add(self.lost, [reason]),
+            on_fault=lambda reason: self._add(self.faults, [reason]),
         )
         self.receiver = GlooReceiver(
             groups[1],
@@ -51,6 +52,7 @@ class Edge:
             layout,
             on_chunk=lambda chunk: self._add(self.chunks, [chunk]),
             on_lost=lambda reason: self._add(self.lost, [reason]),
+            on_fault=lambda reason: self._add(self.faults, [reason]),
         )
         self.keep = (store, peer)
 
@@ -132,3 +134,16 @@ def test_nccl_without_cuda_is_refused_in_one_line():
     deployment = simple_deployment(ref, partition="block", devices=2, workers=2, link="nccl")
     with pytest.raises(UserError, match="link"):
         Engine(deployment, on_chunk=lambda c: None).start(PATIENCE_S)
+
+
+def test_a_receiving_thread_that_fails_says_so(in_flight):
+    edge = Edge(ENVELOPE_BYTES, None)
+
+    def broken(chunk):
+        raise ArithmeticError("no place for this chunk")
+
+    edge.receiver._on_chunk = broken
+    edge.sender.send(in_flight(0), 1)
+    edge.until(lambda: edge.faults)
+    assert "physis-chunks: ArithmeticError: no place for this chunk" in edge.faults[0]
+    assert not edge.lost
