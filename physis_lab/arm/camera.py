@@ -91,7 +91,7 @@ def _new_context(width: int, height: int) -> Any:
         raise UserError("MUJOCO_GL", backend, f"one of {', '.join(_BACKENDS)}")
     try:
         return importlib.import_module(f"mujoco.{backend}").GLContext(width, height)
-    # PyOpenGL answers a missing library with any of these, by where it notices it.
+    # PyOpenGL raises any of these for a missing library.
     except (ImportError, AttributeError, RuntimeError, OSError, TypeError) as error:
         raise UserError(
             "MUJOCO_GL", backend, f"no headless rendering here ({error}); try: {EGL_APT_LINE}"

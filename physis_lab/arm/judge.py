@@ -1,4 +1,4 @@
-"""Watches every tick of a motion and says which limits were passed. Pure; it never intervenes."""
+"""Checks every tick of a motion against the limits, without intervening. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from physis_lab.arm.limits import ArmLimits
 
 
 class Passed(IntFlag):
-    """Which limits a tick passed; 0 where none. Written to records as an integer."""
+    """The limits that a tick exceeded; 0 for none. Recorded as an integer."""
 
     NONE = 0
     COMMAND_POSITION = 1
@@ -24,11 +24,11 @@ class Passed(IntFlag):
 
 
 class MotionJudge:
-    """Compares what was commanded and what was measured with the limits, tick by tick.
+    """Compares commanded and measured motion with the limits, tick by tick.
 
-    Commanded velocity is the difference of neighbouring commanded positions; commanded acceleration
-    is the change of that velocity over `window_ticks`, because a controller samples a smooth motion
-    and one tick's difference would blame it for the sampling. Tolerances are relative.
+    Commanded velocity is the difference of successive commanded positions. Commanded acceleration
+    is the change of that velocity over `window_ticks`, because the difference of a single tick
+    contains sampling effects. Tolerances are relative.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MotionJudge:
         self._velocities: deque[Array] = deque(maxlen=window_ticks + 1)
 
     def forget(self) -> None:
-        """The next tick does not follow on the last one (the simulation was paused)."""
+        """Start over: the next tick does not continue the last one (the simulation was paused)."""
         self._last_position = None
         self._velocities.clear()
 

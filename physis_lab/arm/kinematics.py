@@ -31,7 +31,7 @@ class Unreachable(ValueError):
 
 
 class Kinematics:
-    """Keeps its own MjData, so that it never disturbs a running plant. Not for several threads."""
+    """Has its own MjData, so it does not disturb a running plant. Not thread-safe."""
 
     def __init__(self, model: mujoco.MjModel, limits: ArmLimits = UR5E_LIMITS) -> None:
         self._model = model
@@ -59,10 +59,10 @@ class Kinematics:
         tolerance_m: float = 1e-5,
         iterations: int = 60,
     ) -> Array:
-        """Joint positions [6] rad that bring the end effector to `position` [3] m.
+        """Joint positions [6] rad that put the end effector at `position` [3] m.
 
-        Damped least squares on position and orientation, from `start` (the home pose where not
-        given), so the answer stays in the branch of the pose that it started from.
+        Damped least squares on position and orientation from `start` (default: the home pose), so
+        the solution stays in the branch of that pose.
 
         Raises:
             Unreachable: not converged within the limits.
@@ -87,7 +87,8 @@ class Kinematics:
             )
             jacobian = np.vstack([self._jac_position, self._jac_rotation])[:, self._dofs]
             error = np.concatenate([to_go, turn])
-            # Damping fades with the error: robust far away, quadratic near the answer.
+            # Damping decreases with the error: robust far away, quadratic convergence near the
+            # solution.
             damping = 1e-6 + 1e-2 * min(1.0, float(error @ error))
             step = jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + damping * np.eye(6), error)
             joints = np.clip(joints + np.clip(step, -0.3, 0.3), lower, upper)

@@ -54,6 +54,6 @@ UR5E_LIMITS = ArmLimits(
     lower_rad=(-_TURN, -_TURN, -math.pi, -_TURN, -_TURN, -_TURN),
     upper_rad=(_TURN, _TURN, math.pi, _TURN, _TURN, _TURN),
     velocity_rad_s=(math.pi,) * 6,
-    # The maker states no acceleration limit; 8 rad/s^2 is an assumption of this project.
+    # The manufacturer gives no acceleration limit; 8 rad/s^2 is our assumption.
     acceleration_rad_s2=(8.0,) * 6,
 )

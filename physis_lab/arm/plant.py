@@ -16,10 +16,10 @@ from physis_lab.arm.limits import JOINT_NAMES, UR5E_LIMITS, ArmLimits
 from physis_lab.arm.scene import END_EFFECTOR_SITE, OBJECT_BODY, place_target
 
 SERVO_RATE_RAD_S = 60.0
-"""Natural frequency of the servo: a 5 % settling of some 80 ms, like an industrial drive."""
+"""Natural frequency of the servo: settles to 5 % in about 80 ms, like an industrial drive."""
 
 _BRAKING_SHARE = 0.8
-"""Of the acceleration limit, left for braking by plan; the rest corrects."""
+"""Share of the acceleration limit for planned braking; the rest is for corrections."""
 
 
 def servo_acceleration(
@@ -33,8 +33,8 @@ def servo_acceleration(
 ) -> Array:
     """Joint acceleration [6] rad/s^2 of the drives; velocity stays within its limit."""
     gap = command_position - position
-    # Far away the wanted speed is one from which the drive can still brake, so that a leap does not
-    # overshoot; near by it is the linear law, critically damped.
+    # Far from the command the speed is limited to one from which the drive can brake, so that steps
+    # do not overshoot. Near it the linear law is critically damped.
     brakeable = np.sqrt(2.0 * _BRAKING_SHARE * acceleration_limit * np.abs(gap))
     closing = np.sign(gap) * np.minimum(0.5 * SERVO_RATE_RAD_S * np.abs(gap), brakeable)
     wanted = 2.0 * SERVO_RATE_RAD_S * (closing + command_velocity - velocity)
@@ -94,7 +94,7 @@ class Plant:
         return None if self._object < 0 else np.array(self.data.xpos[self._object])
 
     def reset(self, joint_positions: Array, object_position: Array | None = None) -> None:
-        """Stand still at `joint_positions` [6] rad, the object upright and still at its [3] m."""
+        """Rest at `joint_positions` [6] rad, with the object upright at `object_position` [3] m."""
         mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[self._joints] = joint_positions
         if object_position is not None:
@@ -102,7 +102,7 @@ class Plant:
         mujoco.mj_forward(self.model, self.data)
 
     def place_object(self, position: Array) -> None:
-        """Set the object down, upright and still, with its centre at `position` [3] m."""
+        """Place the object upright and at rest, with its centre at `position` [3] m."""
         self._set_object(position)
         mujoco.mj_kinematics(self.model, self.data)
 
@@ -110,7 +110,7 @@ class Plant:
         place_target(self.model, self.data, position)
 
     def show(self, joint_positions: Array, object_position: Array | None = None) -> None:
-        """Put arm and object there for a picture; velocities stay as they are."""
+        """Place arm and object for rendering; velocities do not change."""
         self.data.qpos[self._joints] = joint_positions
         if object_position is not None:
             self._set_object(object_position)

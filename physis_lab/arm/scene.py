@@ -1,11 +1,11 @@
 """The MuJoCo scene: a UR5e-class arm of capsules, a floor, a task's props and one fixed camera.
 
-The chain is generated from the maker's public Denavit-Hartenberg table. Frame i+1 sits at
+The chain is generated from the manufacturer's public Denavit-Hartenberg table. Frame i+1 sits at
 (a_i, 0, d_i) of frame i and is turned by alpha_i about x; joint i turns frame i about its z axis.
-A dark disc on the floor stands for the ball's shadow under an overhead lamp: true shadows
-cost several times the rendering of everything else on a CPU, and the disc shows the depth as well.
+A dark disc on the floor replaces the ball's shadow under an overhead lamp: on a CPU real shadows
+cost several times the rest of the rendering, and the disc shows the depth equally well.
 Lengths in metres, angles in radians. The base is turned by pi about z so that a zero pan angle
-points along +x, as `base_link` does in the maker's URDF.
+points along +x, like `base_link` in the manufacturer's URDF.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ TOOL_TIP_M = 0.034
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Props:
-    """What a task puts around the arm, as MJCF.
+    """The objects of a task, as MJCF.
 
     `mark` and `shadow` are the geoms of the two bodies that `place_target` moves; `bodies` go into
     the world (an object to be moved is OBJECT_BODY, with a free joint); `contacts` are <pair>s.
-    Nothing else touches anything: without pairs the plant moves as if it were alone.
+    There are no other contacts: without pairs the arm moves freely.
     """
 
     mark: str
@@ -46,7 +46,7 @@ class Props:
     bodies: str = ""
     contacts: str = ""
     cone: str = "pyramidal"
-    """MuJoCo's friction cone. A pyramidal one slides more easily along some directions."""
+    """MuJoCo's friction cone. A pyramidal cone slides more easily in some directions."""
 
 
 BALL = Props(

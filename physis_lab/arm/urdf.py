@@ -1,4 +1,4 @@
-"""The arm as a URDF, for RViz, for limits and for anybody's kinematics. Generated, mesh-free.
+"""The arm as a URDF without meshes, for RViz, limits and kinematics.
 
 python -m physis_lab.arm.urdf > config/robots/ur5e.urdf
 """

@@ -1,10 +1,10 @@
-"""`physis eval`: a policy over seeded episodes, its success with confidence intervals.
+"""`physis eval`: evaluate a policy on seeded episodes; success with confidence intervals.
 
-Two ways to the same report. The fast mode: arm, camera, model, and the decisions of buffer and
-safety in one process on simulated time, with the delays that are given. With `--stack`: every
-episode through the real processes (observation, engine with its workers, buffer, safety, simulated
-robot), with the delays that this machine has; `--compare` then plays the same episodes in the fast
-mode with the delays that were measured.
+Fast mode: arm, camera, model, and the decisions of buffer and safety controller in one process on
+simulated time, with given delays. With `--stack`: every episode runs through the real processes
+(observation, engine with its workers, buffer, safety, simulated robot) with the delays of this
+machine; `--compare` then repeats the same episodes in fast mode with the measured delays. Both
+modes write the same report.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from typing import Any
 
 from physis_core.types import UserError
 
-SUMMARY = "a policy over seeded episodes, fast or through the real stack: success with intervals"
+SUMMARY = "evaluate a policy on seeded episodes, in fast mode or through the real stack"
 
 SETTLE_S = 2.0
-"""Of each episode, left out of errors and percentiles in both modes."""
+"""The first seconds of each episode, left out of errors and percentiles in both modes."""
 
 FAST_ALONE = ("response_ms", "handover_ms")
 STACK_ALONE = ("compare", "out", "sets", "verbose")
-GO_ON = ("follow", "follow_jumps")
+ENDLESS_TASKS = ("follow", "follow_jumps")
 SHORTER_S = 10.0
-"""An episode of these tasks through the stack, which takes real time."""
+"""Default duration of these tasks through the stack, which takes real time."""
 
 READ_FROM_REPORT = ("checkpoint", "task", "episodes", "seed", "duration_s", "period_ms")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--stack", action="store_true", help="through the real processes, not the fast loop"
+        "--stack",
+        action="store_true",
+        help="run through the real processes instead of the fast loop",
     )
     parser.add_argument(
         "--checkpoint", help="a path, or a name in checkpoints/ (default: physis_tiny_TASK)"
     )
-    parser.add_argument("--task", help="a task of physis_lab.tasks.task (default: follow)")
+    parser.add_argument("--task", help="follow, follow_jumps, reach or push (default: follow)")
     parser.add_argument(
-        "--episodes", type=int, help="how many (default: 20, with --stack 8)", metavar="N"
+        "--episodes", type=int, help="number of episodes (default: 20, with --stack 8)", metavar="N"
     )
-    parser.add_argument("--seed", type=int, help="of the first one (default: 100)")
-    parser.add_argument(
-        "--duration-s", type=float, help="of each episode (default: what the task needs)"
-    )
+    parser.add_argument("--seed", type=int, help="seed of the first episode (default: 100)")
+    parser.add_argument("--duration-s", type=float, help="of each episode (default: by task)")
     parser.add_argument(
         "--period-ms", type=float, help="time between chunks (default: the checkpoint's)"
     )
@@ -60,12 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--like",
         type=Path,
         metavar="REPORT",
-        help="play the episodes of this report of --stack with the delays measured in it, and"
-        " compare",
+        help="repeat the episodes of this --stack report with its measured delays, and compare",
     )
     stack = parser.add_argument_group("through the stack")
     stack.add_argument(
-        "--compare", action="store_true", help="then the same in the fast mode, side by side"
+        "--compare", action="store_true", help="repeat the episodes in fast mode and compare"
     )
     stack.add_argument(
         "--out", type=Path, metavar="DIR", help="records (default: runs/eval-DATE-TIME)"
@@ -77,12 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODE.PARAM=VALUE",
         help="set a node's parameter, e.g. engine_node.partition=step; may be repeated",
     )
-    stack.add_argument("--verbose", action="store_true", help="print what the nodes say")
+    stack.add_argument("--verbose", action="store_true", help="print the output of the nodes")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     _check(args)
-    # Heavy imports come after the arguments are known to be right.
+    # Heavy imports only after the arguments were checked.
     import torch
     from rich.console import Console
 
@@ -94,11 +93,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raises UserError: a number out of range, or an argument of the other mode."""
+    """Raises UserError for a number out of range, or an argument of the other mode."""
     from physis_lab.tasks.task import make_task
 
     if args.stack and args.like is not None:
-        raise UserError("like", str(args.like), "is a fast mode; leave --stack out")
+        raise UserError("like", str(args.like), "runs in fast mode; remove --stack")
     _refuse(args, FAST_ALONE, args.stack, "is measured through the stack, not set")
     _refuse(args, STACK_ALONE, not args.stack, "needs --stack")
     _refuse(args, (*READ_FROM_REPORT, *FAST_ALONE), args.like is not None, "is read from --like")
@@ -109,12 +108,14 @@ def _check(args: argparse.Namespace) -> None:
     args.task = "follow" if args.task is None else args.task
     task = make_task(args.task, args.seed)
     if args.checkpoint is None:
-        # Jumps are followed by the policy that follows.
+        # The policy of `follow` also serves `follow_jumps`.
         args.checkpoint = f"physis_tiny_{args.task.partition('_')[0]}"
     if args.episodes is None:
         args.episodes = 8 if args.stack else 20
     if args.duration_s is None:
-        args.duration_s = SHORTER_S if args.stack and task.name in GO_ON else task.duration_s
+        args.duration_s = (
+            SHORTER_S if args.stack and task.name in ENDLESS_TASKS else task.duration_s
+        )
     if not 1 <= args.episodes <= 10_000:
         raise UserError("episodes", args.episodes, "must be from 1 to 10000")
     if not (math.isfinite(args.duration_s) and 3.0 <= args.duration_s <= 600.0):
@@ -213,7 +214,7 @@ def _stack(args: argparse.Namespace, console: Any) -> dict[str, Any]:
         sets=sets,
         console=console,
         verbose=args.verbose,
-        # What is done stands in a file, whatever becomes of the rest.
+        # Written after each episode, so that an interrupted run keeps its results.
         finished=lambda runs: write_result(out / "report.json", report_of(runs)),
     )
     if not runs.episodes:
@@ -245,7 +246,7 @@ def _like(args: argparse.Namespace, console: Any) -> dict[str, Any]:
     except OSError as error:
         raise UserError("like", str(args.like), error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError("like", str(args.like), "is no report of physis eval --stack") from error
+        raise UserError("like", str(args.like), "is not a report of physis eval --stack") from error
     found = _compare(report, checkpoint_path(config["checkpoint"]), console)
     return {"ok": True, "comparison": found, "config": {**config, "mode": "like"}}
 
@@ -253,13 +254,13 @@ def _like(args: argparse.Namespace, console: Any) -> dict[str, Any]:
 def _compare(report: Mapping[str, Any], checkpoint: Path, console: Any) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from physis_lab.evaluation.compare import WAYS, EpisodeScore, compare, print_comparison
+    from physis_lab.evaluation.compare import RUNS, EpisodeScore, compare, print_comparison
     from physis_lab.evaluation.robot_side import robot_side
     from physis_lab.evaluation.stack_episode import planned_from_row
 
     config, rows = report["config"], report["episodes"]
     with Progress(console=console) as progress:
-        bar = progress.add_task("the same in the fast loop", total=len(rows) * len(WAYS))
+        bar = progress.add_task("same episodes in fast mode", total=len(rows) * len(RUNS))
         found = compare(
             [
                 EpisodeScore(
@@ -293,7 +294,7 @@ def _print_times(report: Mapping[str, Any], console: Any) -> None:
 def _print_safety(report: Mapping[str, Any], console: Any) -> None:
     safety = report["safety"]
     console.print(
-        f"Safety: worst state at an episode's end {safety['state']}, trips {safety['trips']},"
+        f"Safety: worst final state {safety['state']}, trips {safety['trips']},"
         f" slowed down {safety['limited']}, rejected {safety['rejected']}"
     )
 
@@ -312,7 +313,7 @@ def _print(report: Mapping[str, Any], duration_s: float, console: Any) -> None:
         f" {task['error_over_still']:.3f}"
     )
     if "expert_error_m_mean" in task:
-        console.print(f"expert under the same delays {1e3 * task['expert_error_m_mean']:.1f} mm")
+        console.print(f"expert with the same delays {1e3 * task['expert_error_m_mean']:.1f} mm")
     jerk = task["jerk_rad_s3"]
     console.print(
         f"jerk, rms over joints: commanded {jerk['commanded']:.1f}, measured"

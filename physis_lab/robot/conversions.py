@@ -1,4 +1,4 @@
-"""What the simulated robot senses and is told <-> messages. Stamps in nanoseconds of ROS time."""
+"""Conversions between the simulated robot's data and messages. Stamps in ns of ROS time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_controller import Trajectory, TrajectoryPoint
 
 
-def told_trajectory(message: JointTrajectory, start_s: float | None) -> Trajectory:
-    """As it came, to start at `start_s` of the controller's clock (None: at once)."""
+def trajectory_of(message: JointTrajectory, start_s: float | None) -> Trajectory:
+    """The message as a trajectory that starts at `start_s` of the controller's clock (None:
+    now)."""
     return Trajectory(
         joint_names=tuple(message.joint_names),
         start_s=start_s,
@@ -55,13 +56,13 @@ def image_message(pixels: Array, stamp_ns: int) -> Image:
     message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
     message.header.frame_id = f"{CAMERA_NAME}_optical"
     put_stamp(message.header, stamp_ns)
-    # An array.array goes in whole; bytes would be checked one by one.
+    # rclpy takes an array.array whole, but checks bytes one by one.
     message.data = array.array("B", pixels.tobytes())
     return message
 
 
 def camera_info_message(model: mujoco.MjModel, image: Image) -> CameraInfo:
-    """A pinhole without distortion, from the camera's vertical field of view."""
+    """A pinhole camera without distortion, from its vertical field of view."""
     fovy_rad = math.radians(float(model.camera(CAMERA_NAME).fovy[0]))
     focal = 0.5 * image.height / math.tan(0.5 * fovy_rad)
     cx, cy = 0.5 * image.width, 0.5 * image.height

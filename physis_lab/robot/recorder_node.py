@@ -1,22 +1,25 @@
-"""Writes down what a run shows: camera frames, and every stream and safety status.
+"""Records a run: camera frames, and every stream and safety status.
 
 Inputs: one raw camera, `stream_status`, `safety_status`. Outputs, below `record_path`:
-`<camera>.frames` (physis_core.observe.framelog) and `status.jsonl` (one JSON object a line, with
-`topic`, `ros_ns` and the fields). Everything is flushed as it comes: what was recorded survives
-any end of the run.
+`<camera>.frames` (physis_core.observe.framelog) and `status.jsonl` (one JSON object per line with
+`topic`, `ros_ns` and the message's fields). Every entry is flushed at once, so the record survives
+a killed process.
 """
 
 from __future__ import annotations
 
+import array
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from physis_core.observe.framelog import FrameLog
 from physis_core.types import UserError
-from physis_lab.robot.plain_messages import to_plain
 from physis_ros.node.base import BaseParameters, PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb
 from physis_ros.node.interfaces import SAFETY_STATUS, STREAM_STATUS, Topic, camera_raw
@@ -26,11 +29,9 @@ from physis_ros.node.time_messages import time_to_ns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderParameters(BaseParameters):
-    record_path: str = param(REQUIRED, description="Directory to write to; made where missing")
-    camera: str = param("front", description="Name of the camera whose frames are kept")
-    max_frames: int = param(
-        100_000, description="Frames kept at most; later ones are counted, not kept", minimum=1
-    )
+    record_path: str = param(REQUIRED, description="Directory to write to; created if missing")
+    camera: str = param("front", description="Name of the camera to record")
+    max_frames: int = param(100_000, description="Maximum number of recorded frames", minimum=1)
 
 
 class RecorderNode(PhysisNode[RecorderParameters]):
@@ -48,7 +49,7 @@ class RecorderNode(PhysisNode[RecorderParameters]):
         self._handles = [
             self.subscribe(camera_raw(self.params.camera), self._on_image),
             *(
-                self.subscribe(topic, lambda message, t=topic: self._on_status(t, message))
+                self.subscribe(topic, partial(self._on_status, topic))
                 for topic in (STREAM_STATUS, SAFETY_STATUS)
             ),
         ]
@@ -80,6 +81,19 @@ class RecorderNode(PhysisNode[RecorderParameters]):
         entry = {"topic": topic.name, "ros_ns": self.now_ns(), **to_plain(message)}
         self._status.write(json.dumps(entry) + "\n")
         self._status.flush()
+
+
+def to_plain(value: Any) -> Any:
+    """A message as dicts, lists, numbers and strings; numeric arrays become lists."""
+    if hasattr(value, "get_fields_and_field_types"):
+        return {name: to_plain(getattr(value, name)) for name in value.get_fields_and_field_types()}
+    if isinstance(value, (np.ndarray, array.array)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 if __name__ == "__main__":

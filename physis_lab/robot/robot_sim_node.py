@@ -1,13 +1,13 @@
-"""The simulated robot as ROS sees one: camera, joint states, a trajectory controller, the truth.
+"""The simulated robot as a ROS node: camera, joint states, trajectory controller, ground truth.
 
 Inputs: `joint_trajectory_controller/joint_trajectory`. Outputs: `joint_states` at every controller
-tick, `camera/front/image_raw` and `camera_info`, and for the judge `sim/target` and
-`sim/end_effector`. With `record_path`, `arm.rows` there holds every tick
+tick, `camera/front/image_raw` and `camera_info`, and the ground truth `sim/target` and
+`sim/end_effector`. With `record_path`, `arm.rows` holds every tick
 (physis_lab.robot.simulated_robot.RECORD_COLUMNS).
 
-Threads: one moves the robot on a steady clock and publishes joint states; one renders, with its own
-OpenGL context and its own copy of the state, so that a slow picture never delays a tick; ROS
-callbacks run on the executor and only put trajectories into a queue.
+Threads: one moves the robot on a steady clock and publishes joint states. One renders, with its own
+OpenGL context and copy of the state, so that a slow image never delays a tick. ROS callbacks run on
+the executor and only queue trajectories.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ from physis_lab.robot.conversions import (
     image_message,
     pose_message,
     put_stamp,
-    told_trajectory,
+    trajectory_of,
 )
 from physis_lab.robot.robot_sim_parameters import RobotSimParameters
-from physis_lab.robot.simulated_robot import SimulatedRobot, Tick
+from physis_lab.robot.simulated_robot import RobotTick, SimulatedRobot
 from physis_lab.tasks.task import make_task
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import (
@@ -56,12 +56,12 @@ from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_controller import ControllerConfig
 
 _MAX_LAG_S = 0.5
-"""Behind by more than this the simulation skips instead of racing after the clock."""
+"""If it lags by more than this, the simulation skips ticks instead of catching up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
-    """What the renderer needs of one tick."""
+    """The state of one tick, for the renderer."""
 
     stamp_ns: int
     qpos: Array
@@ -79,7 +79,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         self._subscription: Any = None
         self._snapshot: _Snapshot | None = None
         self._skipped_s = 0.0
-        self._told_refusals = 0
+        self._reported_refusals = 0
         self._before_others = False
         self._simulated_time = bool(self.get_parameter("use_sim_time").value)
 
@@ -87,7 +87,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
 
     def configure(self) -> None:
         self._model = build_model(props=make_task(self.params.task, self.params.task_seed).props)
-        # Made and closed here as well: a machine without EGL is told so before anything runs.
+        # Create and close a camera first, so that a missing EGL is reported before anything runs.
         Camera(self._model, width=self.params.width, height=self.params.height).close()
         self._joint_states = self._make(JOINT_STATES)
         self._images = self._make(camera_raw(CAMERA_NAME))
@@ -126,8 +126,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
 
     def deactivate(self) -> None:
         self._end.set()
-        for thread in self._threads:
-            thread.join(timeout=5.0)
+        wait_for_end(self._threads, self.get_logger().warning)
         self._threads.clear()
         if self._robot is not None:
             self._robot.close()
@@ -149,16 +148,16 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         robot = self._robot
         if robot is None:
             return ()
-        told = robot.refused > self._told_refusals
-        if told:
+        new_refusals = robot.refused > self._reported_refusals
+        if new_refusals:
             self.get_logger().warning(f"trajectory refused: {robot.last_refusal}")
-            self._told_refusals = robot.refused
+            self._reported_refusals = robot.refused
         faults = f"{self.params.camera_fault}/{self.params.joint_states_fault}"
         return (
             Diagnosis(
                 part="controller",
-                level=WARN if told or robot.limit_ticks else OK,
-                message=robot.last_refusal if told else "",
+                level=WARN if new_refusals or robot.limit_ticks else OK,
+                message=robot.last_refusal if new_refusals else "",
                 values={
                     "accepted": robot.accepted,
                     "refused": robot.refused,
@@ -178,12 +177,12 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         arrival_s, arrival_ns = self.both_clocks()
         stamp_ns = time_to_ns(message.header.stamp)
         start_s = None if stamp_ns == 0 else arrival_s + (stamp_ns - arrival_ns) / 1e9
-        self._robot.offer(told_trajectory(message, start_s), arrival_s)
+        self._robot.offer(trajectory_of(message, start_s), arrival_s)
 
     # Threads -----------------------------------------------------------------------------------
 
     def _guarded(self, work: Any) -> None:
-        """A thread that dies takes the node with it: half a robot would look alive."""
+        """End the node when a thread fails: half a robot would look alive."""
         try:
             work()
         except Exception as error:
@@ -203,11 +202,11 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                 robot.skip_to(self.steady_s())
                 self._skipped_s += lag_s
             tick = robot.tick()
-            # Both clocks are read here together; the state belongs to the tick's own instant. A
-            # simulator's time runs at its own pace, or not at all: there it is what it is now.
+            # Both clocks are read together; the state belongs to the tick's instant. Simulated time
+            # runs at its own pace or stands still, so there the present stamp is used.
             steady_s, now_ns = self.both_clocks()
             if now_ns == 0:
-                continue  # simulated time that has not begun: nothing can be stamped
+                continue  # simulated time has not started: nothing can be stamped
             late_s = 0.0 if self._simulated_time else steady_s - tick.at_s
             stamp_ns = now_ns - round(late_s * 1e9)
             self._snapshot = _Snapshot(
@@ -222,9 +221,9 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                 self._end_effector.publish(pose_message(stamp_ns, tick.end_effector))
 
     def _publish_joints(
-        self, tick: Tick, stamp_ns: int, frozen: JointState | None
+        self, tick: RobotTick, stamp_ns: int, frozen: JointState | None
     ) -> JointState | None:
-        """Publish what the fault in force lets through; gives back what a freeze repeats."""
+        """Publish subject to the active fault; returns the message that a freeze repeats."""
         fault = self.params.joint_states_fault
         if fault == "loss":
             return None
@@ -253,7 +252,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             due_s = self.steady_s()
             last: Image | None = None
             while not self._end.wait(max(0.0, due_s - self.steady_s())):
-                # A late picture is skipped, not caught up with.
+                # A late image is skipped, not caught up.
                 due_s = max(due_s + period_s, self.steady_s() - period_s)
                 snapshot, fault = self._snapshot, self.params.camera_fault
                 if snapshot is None or fault == "loss":
@@ -270,8 +269,27 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
                 self._camera_info.publish(camera_info_message(model, last))
 
 
+def wait_for_end(
+    threads: Sequence[threading.Thread],
+    warn: Callable[[str], object],
+    *,
+    every_s: float = 5.0,
+) -> None:
+    """Wait until all `threads` have ended, with a warning every `every_s`.
+
+    It never gives up: EGL is terminated when the process exits, and that corrupts the memory of a
+    thread which is still creating its context or rendering. The supervisor kills a process that
+    does not end.
+    """
+    for thread in threads:
+        thread.join(timeout=every_s)
+        while thread.is_alive():
+            warn(f"waiting for the {thread.name} thread to end")
+            thread.join(timeout=every_s)
+
+
 def _raise_priority() -> bool:
-    """A real robot has a computer of its own; ask for this thread to go before a loaded engine."""
+    """Raise this thread's priority above a loaded engine: a real robot has its own computer."""
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
     except PermissionError:
@@ -280,7 +298,7 @@ def _raise_priority() -> bool:
 
 
 def _fresh_record(directory: Path) -> Path:
-    """Where to write; an earlier life's record moves aside, so that a restart loses nothing."""
+    """Path of the record; an existing record is renamed, so that a restart loses nothing."""
     path = directory / "arm.rows"
     if path.exists():
         count = sum(1 for _ in directory.glob("arm.*.rows"))

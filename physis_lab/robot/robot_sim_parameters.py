@@ -1,6 +1,4 @@
-"""Parameters of robot_sim_node, with ranges and units; their values are in
-config/robot_sim_node.param.yaml.
-"""
+"""Parameters of robot_sim_node. The values are in config/robot_sim_node.param.yaml."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotSimParameters(BaseParameters):
-    task: str = param("follow", description="What the arm is to do", choices=TASKS)
+    task: str = param("follow", description="Task of the arm", choices=TASKS)
     task_seed: int = param(
         1,
-        description="Seed of the task: paths and places",
+        description="Seed of the task",
         minimum=0,
     )
     task_waits: bool = param(
-        True, description="The task's clock stands until the first trajectory is taken"
+        True, description="Task time starts with the first accepted trajectory"
     )
     width: int = param(128, description="Camera width", unit="pixel", minimum=8, maximum=1280)
     height: int = param(128, description="Camera height", unit="pixel", minimum=8, maximum=960)
@@ -36,7 +34,7 @@ class RobotSimParameters(BaseParameters):
         maximum=500.0,
     )
     interpolate_from_desired_state: bool = param(
-        True, description="As the controller YAML that goes with us sets it"
+        True, description="As in our joint_trajectory_controller YAML"
     )
     cmd_timeout_s: float = param(
         0.5,
@@ -47,14 +45,14 @@ class RobotSimParameters(BaseParameters):
     )
     realtime_priority: int = param(
         40,
-        description="SCHED_FIFO priority asked for, as a real controller has; 0: none",
+        description="SCHED_FIFO priority to request; 0: none",
         minimum=0,
         maximum=98,
     )
     record_path: str = param("", description="Directory for arm.rows; empty: no record")
     camera_fault: str = param(
-        "none", description="A camera fault to play", choices=CAMERA_FAULTS, runtime=True
+        "none", description="Camera fault to simulate", choices=CAMERA_FAULTS, runtime=True
     )
     joint_states_fault: str = param(
-        "none", description="A joint_states fault to play", choices=JOINT_FAULTS, runtime=True
+        "none", description="joint_states fault to simulate", choices=JOINT_FAULTS, runtime=True
     )

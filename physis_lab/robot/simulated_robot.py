@@ -1,7 +1,6 @@
-"""The simulated robot without ROS: plant, controller, task and judge, moved tick by tick.
+"""The simulated robot without ROS: plant, controller, task and limit checks, tick by tick.
 
-Threads: `offer` may be called from any thread; everything else belongs to the one that calls
-`tick`.
+Threads: `offer` may be called from any thread; everything else only from the thread of `tick`.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ RECORD_COLUMNS: Mapping[str, str] = {
     "error_m": "m",
     "still_error_m": "m",
     "limit": "bit mask of physis_lab.arm.judge.Passed",
-    "holding": "1 where the controller had no point ahead",
-    "accepted": "trajectories taken so far",
+    "holding": "1 if the controller had no future point",
+    "accepted": "trajectories accepted so far",
     "refused": "trajectories refused so far",
 }
-"""One row per tick. `t_s` is the host's steady clock; `error_m` is the distance to the task's goal
-of the end effector, or of the object in a task with one; `still_error_m` is what it would be had
-the arm never left its first pose."""
+"""One row per tick. `t_s` is the host's steady clock. `error_m` is the distance of the end
+effector, or of the task's object, to its goal; `still_error_m` is that distance if the arm had not
+moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class RobotTick:
     """The robot's true state at one tick; `at_s` is steady time, arrays are [6] or [3]."""
 
     at_s: float
@@ -68,14 +67,14 @@ class Tick:
 
 
 class SimulatedRobot:
-    """Runs on a grid of ticks from `start_s`, `tick_s` apart, whenever the caller calls.
+    """Runs on a grid of ticks from `start_s`, `tick_s` apart; the caller calls `tick`.
 
-    With `task_waits` the task's clock starts with the first trajectory taken, so that a run with
-    one seed meets the same task however long its engine took to load; else it starts at `start_s`.
+    With `task_waits` task time starts with the first accepted trajectory, so that it does not
+    depend on the engine's load time; otherwise at `start_s`.
 
     Raises:
-        UserError: a tick that is not a whole number of simulation steps, or a record that cannot be
-            written.
+        UserError: a tick is not a whole number of simulation steps, or the record cannot be
+        written.
     """
 
     def __init__(
@@ -111,8 +110,8 @@ class SimulatedRobot:
         self._controller = TrajectoryController(controller, self._measured())
         self._judge = MotionJudge(self.plant.limits, tick_s)
         self._offered: deque[tuple[float, Trajectory]] = deque()
-        self._served = np.array(HOME_RAD)
-        self._served_velocity = np.zeros(_JOINTS)
+        self._served: Array = np.array(HOME_RAD)
+        self._served_velocity: Array = np.zeros(_JOINTS)
         self._log: RowLog | None = None
         if record is not None:
             self._log = RowLog(
@@ -127,16 +126,16 @@ class SimulatedRobot:
         return self._next_s
 
     def offer(self, trajectory: Trajectory, arrival_s: float) -> None:
-        """A trajectory that arrived at `arrival_s`; it counts from the first tick after that."""
+        """A trajectory that arrived at `arrival_s`; it takes effect at the next tick."""
         self._offered.append((arrival_s, trajectory))
 
     def skip_to(self, now_s: float) -> None:
-        """Stand still until `now_s`: the host gave no time for the ticks in between."""
+        """Skip the ticks up to `now_s`, which the host was too slow for."""
         missed = max(0, int((now_s - self._next_s) / self.tick_s))
         self._next_s += missed * self.tick_s
         self._judge.forget()
 
-    def tick(self) -> Tick:
+    def tick(self) -> RobotTick:
         """One period of the controller: move up to now, take offers, command, judge, record."""
         now_s = self._next_s
         if now_s > self._begun_s:
@@ -151,7 +150,7 @@ class SimulatedRobot:
         if np.isfinite(command.position).all() and np.isfinite(velocity).all():
             self._served, self._served_velocity = command.position, velocity
         else:
-            # A drive faults on such a command and stays where it was last told to be.
+            # A drive rejects such a command and holds the last one.
             self._served_velocity = np.zeros(_JOINTS)
         self._next_s = now_s + self.tick_s
         return self._finish(now_s, task_s, command.position, velocity, passed, answer.holding)
@@ -162,7 +161,7 @@ class SimulatedRobot:
             self._log = None
 
     def _move(self) -> None:
-        """Advance the plant by one tick, under the command that the last tick left."""
+        """Advance the plant by one tick under the last command."""
         for step in range(self._steps):
             ahead_s = step * self.plant.step_s
             self.plant.step(self._served + ahead_s * self._served_velocity, self._served_velocity)
@@ -187,10 +186,10 @@ class SimulatedRobot:
         command_velocity: Array,
         passed: Passed,
         holding: bool,
-    ) -> Tick:
+    ) -> RobotTick:
         plant, goal, target = self.plant, self._task.goal(task_s), self._task.target(task_s)
         end_effector, moved = plant.end_effector, self._moved
-        tick = Tick(
+        tick = RobotTick(
             at_s=now_s,
             task_s=task_s,
             position=plant.position,
@@ -224,10 +223,10 @@ class SimulatedRobot:
 
     @property
     def _moved(self) -> Array:
-        """Where that is [3] m which the task wants at its goal: the object, or the end effector."""
-        lies = self.plant.object_position
-        return self.plant.end_effector if lies is None else lies
+        """Position [3] m of the object, or of the end effector in a task without one."""
+        pushed = self.plant.object_position
+        return self.plant.end_effector if pushed is None else pushed
 
     def _measured(self) -> MotionState:
-        # The drives report no acceleration, as those of the real arm do not.
+        # Like those of the real arm, the drives report no acceleration.
         return MotionState(position=self.plant.position, velocity=self.plant.velocity)

@@ -1,7 +1,7 @@
-"""A live window of what the camera sees, with the age of the action that is being played.
+"""A live window with the camera image and the current action age.
 
-Inputs: one raw camera, `stream_status`. A GLFW window needs a screen; closing it ends this node
-alone. The window lives in a thread of its own, because GLFW wants all its calls from one.
+Inputs: one raw camera, `stream_status`. The window (GLFW) needs a screen; closing it ends only this
+node. It has its own thread, because GLFW must be called from a single thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZE = (SIDE_PX, SIDE_PX + BAR_PX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewerParameters(BaseParameters):
-    camera: str = param("front", description="Name of the camera that is shown")
+    camera: str = param("front", description="Name of the camera to show")
 
 
 class ViewerNode(PhysisNode[ViewerParameters]):
@@ -82,10 +82,10 @@ class ViewerNode(PhysisNode[ViewerParameters]):
             return
         glfw.window_hint(glfw.RESIZABLE, glfw.FALSE)
         window = glfw.create_window(*SIZE, "physis: camera and action age", None, None)
-        if window is None:
+        if not window:
             self._refusal = "no window with OpenGL can be opened on this screen"
         self._opened.set()
-        if window is not None:
+        if window:
             glfw.make_context_current(window)
             while not self._end.is_set() and not glfw.window_should_close(window):
                 if self._fresh.wait(timeout=0.1):

@@ -1,5 +1,7 @@
-"""Run one or more streams through an engine and keep when every chunk came out: what benchmarks
-share."""
+"""Run streams through an engine without ROS and record when every chunk was completed.
+
+Shared by the benchmarks and by the studies.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,12 @@ MODEL: Mapping[str, Any] = {
     "window_chunks": 4,
     "ffn": [2048] * 4,
 }
-"""A synthetic model of blocks that are alike and take some milliseconds: enough to measure."""
+"""A synthetic model whose blocks are equal and take a few milliseconds each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRun:
-    """One stream's chunks in order of completion; seconds of the engine's steady clock,
-    [chunks]."""
+    """One stream's chunks in order of completion; [chunks] seconds of the engine's steady clock."""
 
     release_s: Seconds
     exit_s: Seconds
@@ -67,7 +68,7 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRun:
-    """`costs_s` is what the workers measured at their start, by block and batch size."""
+    """`costs_s`: what the workers measured at their start, by block and batch size."""
 
     streams: tuple[StreamRun, ...]
     trace: RunTrace
@@ -75,7 +76,7 @@ class EngineRun:
 
 
 def zero_observation(engine: Engine, number: int = 0) -> Observation:
-    """A valid observation that says nothing; benchmarks of the engine need no more."""
+    """A valid observation of zeros, which is enough to time the engine."""
     stamp = ObservationStamp(
         observation_id=number, capture_oldest_ns=0, capture_newest_ns=0, receipt_ns=0
     )
@@ -88,8 +89,8 @@ def zero_observation(engine: Engine, number: int = 0) -> Observation:
     )
 
 
-class Session:
-    """One engine for several runs, one after the other, on workers that stay warm."""
+class EngineSession:
+    """One engine for several runs in sequence; its workers stay warm between them."""
 
     def __init__(self, deployment: Deployment, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -99,12 +100,13 @@ class Session:
         self._failures: list[str] = []
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> EngineSession:
         self._engine.start(timeout_s=self._timeout_s)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._engine.close()
+        pause_between_runs()
 
     def _on_chunk(self, chunk: FinishedChunk) -> None:
         own = self._done.get(chunk.stream_id)
@@ -121,9 +123,9 @@ class Session:
     def run(
         self, configs: Sequence[StreamConfig], *, chunks: int, begin_s: Sequence[float] = ()
     ) -> EngineRun:
-        """Run until every stream has finished `chunks` chunks; then close them all.
+        """Run until every stream has finished `chunks` chunks, then close the streams.
 
-        `begin_s`: when each stream gets its observation, from now on; all at once where not given.
+        `begin_s`: delay of each stream's first observation; default: all at once.
 
         Raises:
             RuntimeError: a stream was refused, failed, or did not get there in time.
@@ -134,7 +136,7 @@ class Session:
         self._done, self._wanted = done, chunks
         until_s = time.monotonic() + self._timeout_s
         while not engine.status().overload.admit and time.monotonic() < until_s:
-            # Queues that grew while the run before began: they are seen to be gone a little later.
+            # The overload detector clears a little after the queues of the run before are empty.
             time.sleep(0.05)
         observation = zero_observation(engine)
         for config in configs:
@@ -156,7 +158,7 @@ class Session:
         trace = engine.trace()
         for config in configs:
             engine.close_stream(config.stream_id)
-        # What the closed streams still did belongs to no run.
+        # Drop what the streams recorded while closing.
         engine.trace()
         return EngineRun(
             streams=tuple(_stream_run(own) for own in done.values()),
@@ -176,13 +178,13 @@ def run_streams(
     chunks: int,
     timeout_s: float,
 ) -> EngineRun:
-    """One run on an engine of its own (see `Session.run`)."""
-    with Session(deployment, timeout_s=timeout_s) as session:
+    """One run on an engine of its own (`EngineSession.run`)."""
+    with EngineSession(deployment, timeout_s=timeout_s) as session:
         return session.run(configs, chunks=chunks)
 
 
 def free_stream(stream_id: str = "bench", **changes: object) -> StreamConfig:
-    """A stream that lets a chunk in as soon as there is a place, and delivers at once."""
+    """A stream that injects a chunk as soon as a slot is free, and delivers without pacing."""
     config = StreamConfig(stream_id=stream_id, release="free", hold=False)
     return replace(config, **changes)  # type: ignore[arg-type]
 
@@ -197,5 +199,5 @@ def _stream_run(own: Sequence[FinishedChunk]) -> StreamRun:
 
 
 def pause_between_runs() -> None:
-    """Let the processes of the run before be gone before the next one is timed."""
+    """Let the worker processes of one run end before the next one is timed."""
     time.sleep(0.2)

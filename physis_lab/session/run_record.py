@@ -69,13 +69,12 @@ def read_run(directory: Path) -> RunRecord:
     """
     stamps = [stamp_ns for stamp_ns, _ in read_frames(directory / "front.frames")]
     span_s = (stamps[-1] - stamps[0]) / 1e9 if len(stamps) > 1 else 0.0
-    lines = (directory / "status.jsonl").read_text().splitlines()
     return RunRecord(
         tables=RunTables(
             chunks=read_rows(directory / "chunks.rows"), servo=read_rows(directory / "servo.rows")
         ),
         arm=read_rows(directory / "arm.rows"),
-        status=tuple(_whole_lines(lines)),
+        status=tuple(read_json_lines(directory / "status.jsonl")),
         camera_hz=(len(stamps) - 1) / span_s if span_s else float("nan"),
     )
 
@@ -190,13 +189,19 @@ def safety_of(status: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
     }
 
 
-def _whole_lines(lines: list[str]) -> list[Mapping[str, Any]]:
-    """JSON objects; a last line that was cut off by the end of its writer is left out."""
+def read_json_lines(path: Path) -> list[Mapping[str, Any]]:
+    """JSON objects, one per line, without a last line that is not complete.
+
+    Raises:
+        UserError: another line is not JSON.
+    """
     entries = []
-    for i, line in enumerate(lines):
+    lines = path.read_text().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            break  # still being written, or cut off by the end of its writer
         try:
             entries.append(json.loads(line))
         except ValueError:
-            if i != len(lines) - 1:
-                raise UserError("status.jsonl", line[:60], f"line {i + 1} is not JSON") from None
+            raise UserError(path.name, line[:60], f"line {number} is not JSON") from None
     return entries

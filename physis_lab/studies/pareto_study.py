@@ -48,7 +48,7 @@ from physis_lab.evaluation.closed_loop import (
 from physis_lab.evaluation.fast_report import judged
 from physis_lab.evaluation.lookahead import LookaheadCapped
 from physis_lab.evaluation.policies import ModelPolicy
-from physis_lab.session.engine_run import Session, free_stream, pause_between_runs
+from physis_lab.session.engine_run import EngineSession, free_stream
 from physis_lab.tasks.task import make_task
 
 MARGIN = 1.1
@@ -127,7 +127,7 @@ def measure(
     )
     ranks = len(deployment.devices)
     skip = ranks + spec.window_chunks
-    with Session(deployment, timeout_s=TIMEOUT_S) as session:
+    with EngineSession(deployment, timeout_s=TIMEOUT_S) as session:
         free = session.run([free_stream("free")], chunks=chunks + skip)
         fastest_s = float(np.mean(free.streams[0].steady(skip).intervals_s))
         stream = free_stream(
@@ -137,7 +137,6 @@ def measure(
             expected_response_s=stage_s * spec.steps * spec.blocks,
         )
         paced = session.run([stream], chunks=chunks + skip)
-    pause_between_runs()
     steady = paced.streams[0].steady(skip)
     interval_s = float(np.mean(steady.intervals_s))
     on_time = float(np.mean(steady.exit_s <= steady.deadline_s))

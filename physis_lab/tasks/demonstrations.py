@@ -1,9 +1,9 @@
-"""How the arm moves in training episodes, and what the expert would do from each of its states.
+"""Motion of the arm in training episodes, and the expert's motion from each of its states.
 
-By turns of 0.8 to 4 s the arm tracks the expert late (0 to 0.5 s) and with slowly wandering errors,
-stands still, follows another path, or goes to a pose far from any ball. So the joints do not give
-away the ball, and the way back from any error is in the data. The pushed disc has its own module,
-`physis_lab.tasks.push_demonstrations`, because what the arm does moves the disc.
+In turns of 0.8 to 4 s the arm tracks the expert with a delay (0 to 0.5 s) and slowly varying
+errors, stands still, follows another path, or moves to a pose far from any ball. So the joints do
+not reveal the ball, and the data contain recoveries from every error. The push task has its own
+module, `physis_lab.tasks.push_demonstrations`, because there the arm moves the disc.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 
 from physis_core.types import Array
 from physis_lab.arm.kinematics import HOME_RAD, Kinematics
+from physis_lab.tasks.ball import Follow, Reach
 from physis_lab.tasks.expert import approach, ideal
-from physis_lab.tasks.task import Follow, Reach, Task
+from physis_lab.tasks.task import Task
 
 FAR_RAD = np.array([1.7, 0.5, 0.6, 0.6, 0.3, 1.7])
-"""How far from the home pose an arm may stray, each joint on its own."""
+"""Largest deviation from the home pose, per joint."""
 
 EXPERT_STEP_S = 0.05
 EXPERT_POINTS = 25
@@ -29,11 +30,11 @@ _AHEAD_S = EXPERT_STEP_S * (EXPERT_POINTS - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Motion:
-    """What one episode shows at its T frames.
+    """One episode at its T frames.
 
-    joints [T, 6] rad; marks [T, 3] m (the ball or the goal); objects [T, 3] m where the task has
-    one; expert [T, EXPERT_POINTS, 6] rad from the state of each frame on; ideal [N, 6] rad where
-    one path keeps the goal whatever the arm does.
+    joints [T, 6] rad; marks [T, 3] m (the ball or the goal); objects [T, 3] m if the task has one;
+    expert [T, EXPERT_POINTS, 6] rad from each frame's state on; ideal [N, 6] rad if the goal does
+    not depend on the arm.
     """
 
     joints: Array
@@ -50,8 +51,8 @@ def follow_motion(
     frame_s: Array,
     jump_period_s: float | None = None,
 ) -> Motion:
-    """In half of the episodes the ball is pushed into the corners of its box, in a third it stands
-    for the first seconds. The expert knows where the ball will be, leaps included."""
+    """Half of the episodes stretch the ball's path into the corners of its box; in a third the ball
+    rests for the first seconds. The expert knows the future path, including jumps."""
     stretch = random.uniform(1.0, 2.5) if random.random() < 0.5 else 1.0
     stand_s = random.uniform(0.0, 15.0) if random.random() < 0.3 else 0.0
     task = Follow(seed=seed, jump_period_s=jump_period_s, stretch=stretch, stand_s=stand_s)
@@ -68,10 +69,10 @@ def follow_motion(
 def reach_motion(
     kinematics: Kinematics, seed: int, random: np.random.Generator, frame_s: Array
 ) -> Motion:
-    """The ball stands at a new place every 2 to 5 s. The expert does not know the next one."""
+    """The ball moves to a new place every 2 to 5 s, which the expert does not know in advance."""
     task = Reach(seed=seed, every_s=random.uniform(2.0, 5.0))
     dense_s, path, joints = _moved(kinematics, task, seed, random, frame_s)
-    # The path is a staircase: interpolated, a frame near a leap would see half of it.
+    # The path has steps: interpolation would put a frame near a step between two places.
     now = np.searchsorted(dense_s, frame_s + 1e-9, side="right") - 1
     held = np.repeat(path[now][:, None], EXPERT_POINTS, axis=1)
     return Motion(
@@ -90,7 +91,7 @@ def _moved(
     frame_s: Array,
 ) -> tuple[Array, Array, Array]:
     """Dense times [N] s, the ideal path there [N, 6], and the arm at the frames [T, 6] rad."""
-    # As long as the recording, and as far beyond its end as the expert looks ahead.
+    # The recording plus the expert's horizon.
     end_s = len(frame_s) * (frame_s[1] - frame_s[0])
     dense_s = np.arange(0.0, end_s + _AHEAD_S + IDEAL_STEP_S, IDEAL_STEP_S)
     path = ideal(kinematics, task, dense_s)
@@ -104,9 +105,9 @@ def _marks(task: Task, at_s: Array) -> Array:
 
 
 def executed_path(path: Array, other: Array, random: np.random.Generator) -> Array:
-    """Where an imperfect arm is, [n, 6] rad, while the ideal is `path` [n, 6] (a step per 0.02 s).
+    """Motion of an imperfect arm, [n, 6] rad, for the ideal `path` [n, 6] (one point per 0.02 s).
 
-    `other` [n, 6] is a path that has nothing to do with the ball.
+    `other` [n, 6] is a path that is independent of the ball.
     """
     n = len(path)
     out = np.empty_like(path)

@@ -1,9 +1,9 @@
-"""Training episodes of the scripted expert, with the mistakes and delays that a policy will meet.
+"""Training episodes of the scripted expert, with the errors and delays that a policy will have.
 
     python -m physis_lab.tasks.episodes --out DIR --episodes 100 --seed 1
 
-writes `DIR/episode_00000.safetensors` and so on, each complete or absent, and goes on where it
-stopped. One file holds, for T frames at `rate_hz` (time 0 = first frame):
+writes `DIR/episode_00000.safetensors` and so on, each atomically, and resumes after an
+interruption. One file holds, for T frames at `rate_hz` (time 0 = first frame):
 
     images            uint8   [T, 64, 64, 3]  rendered 128 x 128, then `resize_rgb`
     joint_positions   float32 [T, 6]          rad, at the same instants as the images
@@ -15,8 +15,8 @@ stopped. One file holds, for T frames at `rate_hz` (time 0 = first frame):
                                               arm does; point n at n * 0.02 s, up to T/rate + 1.2 s
 
 An action target for lookahead a is `expert` (or `ideal`) interpolated at capture + a + k * step.
-`expert` starts at the arm's state and closes the gap at a bounded speed: no step at the start of a
-chunk. Metadata key `physis` is a JSON object: task, seed, rate_hz, expert_step_s, ideal_step_s,
+`expert` starts at the arm's state and closes the gap at a bounded speed, so a chunk starts without
+a step. Metadata key `physis` is a JSON object: task, seed, rate_hz, expert_step_s, ideal_step_s,
 joint_names, image_size, camera.
 
 A task with an object adds `object_positions` float32 [T, 3] m; one whose goal depends on what the
@@ -30,7 +30,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import mujoco
@@ -44,17 +46,34 @@ from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.arm.plant import Plant
 from physis_lab.arm.scene import CAMERA_NAME, build_model
-from physis_lab.tasks.demonstrations import EXPERT_STEP_S, IDEAL_STEP_S, Motion
-from physis_lab.tasks.demonstrators import DEMONSTRATORS
+from physis_lab.tasks.ball import JUMP_PERIOD_S
+from physis_lab.tasks.demonstrations import (
+    EXPERT_STEP_S,
+    IDEAL_STEP_S,
+    Motion,
+    follow_motion,
+    reach_motion,
+)
+from physis_lab.tasks.push_demonstrations import push_motion
 from physis_lab.tasks.task import TASKS, make_task
 
 RENDER_SIZE = 128
 IMAGE_SIZE = (64, 64)
 
+Demonstrator = Callable[[Kinematics, int, np.random.Generator, Array], Motion]
+"""(kinematics, task seed, generator, frame times [T] s) -> the motion of one episode."""
+
+DEMONSTRATORS: Mapping[str, Demonstrator] = {
+    "follow": follow_motion,
+    "follow_jumps": partial(follow_motion, jump_period_s=JUMP_PERIOD_S),
+    "reach": reach_motion,
+    "push": push_motion,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeConfig:
-    """What one episode is made of; with its index it determines every byte of the file."""
+    """Settings of an episode; with its index they determine every byte of the file."""
 
     task: str = "follow"
     seed: int = 1
@@ -77,7 +96,7 @@ class EpisodeConfig:
 
 
 class EpisodeMaker:
-    """Makes episodes one after another with one model, one solver and one camera."""
+    """Makes episodes with one model, one solver and one camera."""
 
     def __init__(self, config: EpisodeConfig) -> None:
         self.config = config
@@ -88,10 +107,10 @@ class EpisodeMaker:
         self._camera = Camera(model, width=RENDER_SIZE, height=RENDER_SIZE)
 
     def make(self, index: int) -> dict[str, Array]:
-        """The arrays of episode `index`, as the module's docstring lists them."""
+        """The arrays of episode `index`, as listed in the module docstring."""
         config = self.config
         random = np.random.default_rng([config.seed, index])
-        # Seeds of training tasks lie above a million, so that small ones are free for evaluation.
+        # Training tasks have seeds above a million; smaller seeds are for evaluation.
         task_seed = 1_000_000 * (config.seed + 1) + index
         frame_s = np.arange(config.frames) / config.rate_hz
         motion = self._demonstrate(self._kinematics, task_seed, random, frame_s)
@@ -148,7 +167,7 @@ class EpisodeMaker:
 
 
 def generate(config: EpisodeConfig, out: Path, episodes: int) -> int:
-    """Write the episodes that are not there yet; returns how many were made."""
+    """Write missing episodes; returns their number."""
     if episodes < 1:
         raise UserError("episodes", episodes, "must be at least 1")
     out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +199,7 @@ def _file(out: Path, index: int) -> Path:
 
 
 def _check_same_config(config: EpisodeConfig, out: Path) -> None:
-    """Episodes of two configurations in one folder would be mixed without a sign of it."""
+    """Refuse to mix episodes of two configurations in one folder."""
     wanted = json.dumps(
         {
             "task": config.task,

@@ -1,7 +1,7 @@
-"""The scripted expert: knows where the ball will be and moves the joints there.
+"""The scripted expert, which knows the future path of the ball. Pure.
 
-`ideal` is the joint path that keeps the end effector at its goal. `approach` is what the expert
-does from any other state: close the gap to that path at a bounded joint speed. Both are pure.
+`ideal` is the joint path that keeps the end effector at its goal. `approach` is the expert's motion
+from any other state: it closes the gap to that path at a bounded joint speed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from physis_lab.arm.kinematics import Kinematics
 from physis_lab.tasks.task import Task
 
 APPROACH_GAIN_HZ = 6.0
-"""Share of the gap closed per second: e-fold in 1/6 s."""
+"""Decay rate of the gap: a factor of e in 1/6 s."""
 
 APPROACH_SPEED_RAD_S = 1.2
-"""Joint speed of the expert on the way to its path; under half of what the arm can do."""
+"""Largest joint speed while approaching the path; under half of the arm's limit."""
 
 
 def ideal(kinematics: Kinematics, task: Task, t_s: Array) -> Array:
@@ -33,7 +33,7 @@ def ideal(kinematics: Kinematics, task: Task, t_s: Array) -> Array:
 
 
 def approach(state: Array, path: Array, step_s: float) -> Array:
-    """How the expert gets from joint positions `state` onto a moving path.
+    """The expert's motion from joint positions `state` onto a moving path.
 
     state [..., 6] rad at path[..., 0, :]; path [..., n, 6] rad, one point per `step_s`.
     Returns [..., n, 6]: the first point is `state` itself.
@@ -44,7 +44,7 @@ def approach(state: Array, path: Array, step_s: float) -> Array:
     keep = np.exp(-APPROACH_GAIN_HZ * step_s)
     out[..., 0, :] = here
     for k in range(1, path.shape[-2]):
-        # The gap decays, and the path's own motion is added: with no gap the path is kept exactly.
+        # The gap decays and the path's own motion is added, so without a gap the path is exact.
         wanted = path[..., k, :] + keep * (here - path[..., k - 1, :])
         here = here + np.clip(wanted - here, -reach, reach)
         out[..., k, :] = here

@@ -1,7 +1,7 @@
-"""What became of an episode: success, error and time, from recorded states. Pure.
+"""Success, error and time of an episode, from recorded states. Pure.
 
-The distance that counts is between what the task moves (the end effector, or an object) and where
-that belongs at the same instant: `Task.goal`.
+The distance is between the end effector (or the task's object) and its goal at the same instant,
+`Task.goal`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from physis_core.types import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`error_m` is what the task's rule says; `time_s` is None where there was no success."""
+    """`error_m` as defined by the task's rule; `time_s` is None without success."""
 
     success: bool
     error_m: float
@@ -24,19 +24,19 @@ class Outcome:
 
 
 class Rule(Protocol):
-    """How a task is judged."""
+    """A success rule."""
 
     @property
     def says(self) -> str:
-        """What a success is, in words."""
+        """The criterion in words."""
         ...
 
     def judge(self, t_s: Array, distance_m: Array, still_m: Array) -> Outcome:
-        """t_s [n] s from the task's beginning, increasing; distance_m [n] of what moved; still_m
-        [n] of what it would have been had nothing ever moved.
+        """Judge an episode: t_s [n] s of task time, increasing; distance_m [n]; still_m [n], the
+        distance if nothing had moved.
 
         Raises:
-            ValueError: the record ends before it can be judged.
+            ValueError: the record is too short.
         """
         ...
 
@@ -45,8 +45,8 @@ class Rule(Protocol):
 class StaysNear:
     """The mean distance after `settle_s` is at most `share` of that of standing still.
 
-    The error is that mean. The time is the first instant at which the distance is within `share` of
-    standing still's mean.
+    The error is that mean. The time is the first instant with a distance within `share` of the mean
+    of standing still.
     """
 
     share: float = 1.0 / 6.0
@@ -72,10 +72,10 @@ class StaysNear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrives:
-    """Within `tolerance_m` for at least `hold_s` without a break, begun at `within_s` or before.
+    """Within `tolerance_m` for at least `hold_s` without interruption, starting by `within_s`.
 
-    With `to_the_end` that stretch has to last until the record ends. The error is the mean distance
-    of the record's last `hold_s`; the time is when the stretch began.
+    With `to_the_end` this must last until the record ends. The error is the mean distance over the
+    record's last `hold_s`; the time is the start of that interval.
     """
 
     tolerance_m: float
@@ -105,7 +105,7 @@ class Arrives:
         for begin, end in zip(begins, ends, strict=True):
             if self.to_the_end and end != len(t_s) - 1:
                 continue
-            # Half a microsecond forgives the rounding of stamps that are sums of ticks.
+            # Half a microsecond allows for rounding in stamps that are sums of ticks.
             if t_s[end] - t_s[begin] >= self.hold_s - 5e-7 and t_s[begin] <= self.within_s:
                 return float(t_s[begin])
         return None

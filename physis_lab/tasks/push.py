@@ -25,22 +25,21 @@ MARK_RADIUS_M = 0.08
 
 PUSH_LOW_M: tuple[float, float] = (0.36, -0.24)
 PUSH_HIGH_M: tuple[float, float] = (0.58, 0.24)
-"""The disc starts in this rectangle of the floor and so does its goal: in sight, and with room for
-the tool on every side of them."""
+"""Rectangle of the floor for disc and goal: visible, with room for the tool on every side."""
 
 START_X_M = (0.36, 0.46)
 WAY_M = (0.10, 0.20)
-"""From start to goal, straight."""
+"""Straight distance from start to goal."""
 
 WAY_RAD = (-1.75, 1.75)
-"""Direction of that way from the x axis. Not towards the base: the wrist would hide the disc."""
+"""Direction from the x axis. Not towards the base, where the wrist would hide the disc."""
 
 PUSH_PROPS = Props(
-    # A disc that is pushed slides along the push, whatever its direction.
+    # With an elliptic cone the disc slides along the push in every direction.
     cone="elliptic",
     mark=f'''<geom name="{TARGET_BODY}" type="cylinder" size="{MARK_RADIUS_M} 0.001"
             rgba="0.92 0.05 0.05 1" contype="0" conaffinity="0"/>''',
-    # Nothing floats here, so nothing has a shadow.
+    # No floating object, so no shadow.
     shadow=f'''<geom name="{SHADOW_BODY}" type="cylinder" size="0.01 0.0001" rgba="0 0 0 0"
             contype="0" conaffinity="0"/>''',
     bodies=f'''<body name="{OBJECT_BODY}" pos="0.45 0 {DISC_HEIGHT_M / 2}"><freejoint/>
@@ -59,7 +58,7 @@ PUSH_PROPS = Props(
 class Push:
     """Push a green disc of 120 mm onto a red mark on the floor, 100 to 200 mm away.
 
-    A success is the disc's centre within 40 mm of the mark's by 20 s, and there it stays.
+    Success: by 20 s the disc's centre is within 40 mm of the mark's and stays there.
     """
 
     seed: int

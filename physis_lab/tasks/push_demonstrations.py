@@ -1,9 +1,9 @@
-"""Training episodes of the push task: simulated with real contact, because the arm moves the disc.
+"""Training episodes of the push task, simulated with contact because the arm moves the disc.
 
-In every second episode disc and goal are set anew every 4 to 10 s, so that pushes come to their
-end; in the others every 0.6 to 2 s, so that many places are seen. By turns the arm does what the
-expert does, late and with slowly wandering errors, stands still, or wanders off to some other
-place; so the disc slips, and the way back from that is in the data as well.
+In every second episode disc and goal are placed anew every 4 to 10 s, so that pushes are completed;
+in the others every 0.6 to 2 s, for many positions. In turns the arm follows the expert with a delay
+and slowly varying errors, stands still, or moves to some other place. So the disc slips, and the
+data contain the recovery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from physis_lab.tasks.push_expert import (
 )
 
 SCENES_S = ((4.0, 10.0), (0.6, 2.0))
-"""How long disc and goal stay: episodes of even seeds, and of odd ones."""
+"""Time between placements, for even and for odd seeds."""
 
 TURNS = ("expert", "expert", "expert", "expert", "still", "astray")
 
@@ -36,7 +36,7 @@ TURNS = ("expert", "expert", "expert", "expert", "still", "astray")
 def push_motion(
     kinematics: Kinematics, seed: int, random: np.random.Generator, frame_s: Array
 ) -> Motion:
-    """What one episode shows; `seed` is that of the places, `random` that of the mistakes."""
+    """One episode. `seed` determines the placements, `random` the mistakes."""
     scenes = np.random.default_rng([seed, 0x70757368])
     scene_s = SCENES_S[seed % 2]
     arm = _Pusher(kinematics, random)
@@ -65,7 +65,7 @@ def push_motion(
 
 @dataclass(slots=True)
 class _Turn:
-    """What the arm does for a while, and how badly."""
+    """What the arm does for some time, and with which delay."""
 
     kind: str = "still"
     ticks: int = 0
@@ -74,7 +74,7 @@ class _Turn:
 
 
 class _Pusher:
-    """An arm that pushes as the expert would, with mistakes; moves by IDEAL_STEP_S a call."""
+    """An arm that pushes like the expert, with mistakes; `advance` moves it by IDEAL_STEP_S."""
 
     def __init__(self, kinematics: Kinematics, random: np.random.Generator) -> None:
         self.plant = Plant(build_model(props=PUSH_PROPS))
@@ -82,7 +82,7 @@ class _Pusher:
         self._substeps = round(IDEAL_STEP_S / self.plant.step_s)
         self._turn = _Turn()
         self._error = np.zeros(3)
-        # Half of the arms are nearly right: they show how the push goes to its end.
+        # Half of the arms are nearly exact and show complete pushes.
         self._spread_m = random.uniform(0.0, 0.006 if random.random() < 0.5 else 0.025)
         self._seen: list[tuple[Array, Array]] = []
         start = in_reach(random.uniform((0.3, -0.25, 0.1), (0.6, 0.25, 0.31)))
@@ -93,12 +93,12 @@ class _Pusher:
 
     @property
     def disc(self) -> Array:
-        lies = self.plant.object_position
-        assert lies is not None
-        return lies
+        position = self.plant.object_position
+        assert position is not None
+        return position
 
     def set_anew(self, scenes: np.random.Generator) -> Array:
-        """Another disc and goal, not under the tool; returns the mark's place [3] m."""
+        """Place disc and goal anew, not under the tool; returns the mark's position [3] m."""
         while True:
             disc, goal = disc_and_goal(scenes)
             if np.linalg.norm(disc - self.plant.end_effector[:2]) > TOUCH_M + 0.02:
@@ -129,12 +129,12 @@ class _Pusher:
         turn = self._turn
         if turn.kind == "expert":
             tool, disc = self._seen[max(0, len(self._seen) - 1 - turn.late)]
-            # Late eyes, but an arm that knows where it was told to be.
+            # Delayed observation, but exact knowledge of the commanded position.
             return velocity(np.where(turn.late > 0, self._wanted, tool), disc, goal)
         if turn.kind == "astray":
             assert turn.place is not None
             gap = turn.place - self._wanted
-            # Not through the disc from above: it climbs first where it is low over it.
+            # Rises first when it is low above the disc.
             if np.linalg.norm(self.disc[:2] - turn.place[:2]) < TOUCH_M + 0.02:
                 gap = gap * (1.0, 1.0, 0.0) + (0.0, 0.0, 0.2 - self._wanted[2])
             far_m = float(np.linalg.norm(gap))

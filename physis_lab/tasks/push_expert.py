@@ -1,11 +1,11 @@
-"""How the expert pushes the disc: a law without memory, what comes of it, and the joints for it.
+"""The expert's control law for pushing the disc, its predicted motion, and the joints for it. Pure.
 
-Pure. The law lives in the plane, where the tool and the disc are circles, and in the tool's height.
-Seen from the disc, towards the goal: the tool goes, high, to a point behind the disc, comes down
-there, pushes along the line to the goal while it keeps itself on that line, and goes up when the
-disc is there. Where the disc slips away it goes round again. What the disc does in the next second
-is foretold as a quasi-static push without friction at the contact: the tool displaces it along the
-line of the two centres.
+The law is stateless. In the plane, tool and disc are circles; the tool's height is the third
+coordinate. The tool moves, raised, to a point behind the disc as seen from the goal, comes down,
+pushes along the line to the goal while correcting its offset from that line, and rises when the
+disc has arrived. If the disc slips off, the tool goes around it again. The disc's motion over the
+next second is predicted as a quasi-static push without contact friction: the tool displaces it
+along the line between the two centres.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from physis_lab.tasks.expert import approach
 from physis_lab.tasks.push import DISC_HEIGHT_M, DISC_RADIUS_M
 
 LOW_M = 0.055
-"""Height of the end effector while it pushes: the tool's cylinder, not its round tip, touches."""
+"""Height of the end effector while pushing; the contact is at the tool's cylinder."""
 HIGH_M = 0.17
 TOUCH_M = DISC_RADIUS_M + TOOL_TIP_M
-"""Between the two axes when the tool touches the disc."""
+"""Distance of the two axes at contact."""
 BEHIND_M = TOUCH_M + 0.03
-"""Where the tool comes down: so far behind the disc's centre."""
+"""Distance behind the disc's centre at which the tool comes down."""
 DONE_M = 0.012
 DONE_ONCE_UP_M = 0.025
-"""Near enough to the goal; a tool that is up comes down again only for more than this."""
+"""Distance to the goal that is close enough; larger while the tool is up (hysteresis)."""
 LANE_M = 0.035
-"""A tool that is further than this beside the line goes round."""
+"""Beyond this offset from the line the tool goes around."""
 SPEED_M_S = 0.35
 PUSH_M_S = 0.12
 CLIMB_M_S = 0.35
@@ -39,13 +39,13 @@ NEAR_HZ = 5.0
 
 TOOL_LOW_M = (0.20, -0.36, 0.045)
 TOOL_HIGH_M = (0.70, 0.36, 0.32)
-"""The end effector stays in this box, all of which the arm reaches with its tool down."""
+"""The end effector stays in this box, which is reachable with the tool pointing down."""
 _COARSE = 3
-"""Every third point of a way is solved for its joints; between them they are linear."""
+"""Every third point is solved by inverse kinematics; the joints between are interpolated."""
 
 
 def velocity(tool: Array, disc: Array, goal: Array) -> Array:
-    """Velocity [..., 3] m/s that the expert wants of the end effector.
+    """Desired velocity [..., 3] m/s of the end effector.
 
     Args:
         tool: [..., 3] m, the end effector.
@@ -62,9 +62,9 @@ def velocity(tool: Array, disc: Array, goal: Array) -> Array:
     behind = disc - BEHIND_M * ahead
     to_behind = behind - tool[..., :2]
     far_m = np.linalg.norm(to_behind, axis=-1)
-    # High on the way there, low once above the point; the slope between lets both go together.
+    # Raised on the way, low above the point, with a slope between.
     wanted_height = LOW_M + (HIGH_M - LOW_M) * np.clip((far_m - 0.012) / 0.04, 0.0, 1.0)
-    # A tool that is too low for where it is waits until it is up: the disc may be in the way.
+    # A tool that is too low rises before it moves, because the disc may be in the way.
     free = np.clip(1.0 - (wanted_height - height) / 0.04, 0.0, 1.0)
     speed = np.minimum(SPEED_M_S, NEAR_HZ * far_m) * free
     travel = to_behind / np.maximum(far_m, 1e-9)[..., None] * speed[..., None]
@@ -75,7 +75,7 @@ def velocity(tool: Array, disc: Array, goal: Array) -> Array:
         & (along < -0.05)
         & (along > -BEHIND_M - 0.05)
     )
-    # It slows down towards the goal, and where it is beside the line it steers before it pushes.
+    # Slower near the goal, and slower off the line, where it steers first.
     forward = np.minimum(PUSH_M_S, 0.02 + 2.0 * left_m) * (1.0 - 0.7 * np.abs(beside) / LANE_M)
     push = forward[..., None] * ahead - (STEER_HZ * beside)[..., None] * aside
 
@@ -91,7 +91,7 @@ def velocity(tool: Array, disc: Array, goal: Array) -> Array:
 
 
 def pushed(tool: Array, disc: Array) -> Array:
-    """Where the disc [..., 2] m is when the tool has come to `tool` [..., 3] m."""
+    """Position of the disc [..., 2] m after the tool has moved to `tool` [..., 3] m."""
     offset = disc - tool[..., :2]
     apart_m = np.linalg.norm(offset, axis=-1)
     low = tool[..., 2] - TOOL_TIP_M < DISC_HEIGHT_M
@@ -101,10 +101,10 @@ def pushed(tool: Array, disc: Array) -> Array:
     return out
 
 
-def foretold(
+def expected_path(
     tool: Array, disc: Array, goal: Array, points: int, step_s: float, substeps: int = 3
 ) -> Array:
-    """The expert's way from here: [..., points, 3] m, the first point is `tool` [..., 3] m."""
+    """The expert's path from here: [..., points, 3] m; the first point is `tool` [..., 3] m."""
     out = np.empty((*tool.shape[:-1], points, 3))
     out[..., 0, :] = tool
     h = step_s / substeps
@@ -125,13 +125,13 @@ def push_moves(
     points: int,
     step_s: float,
 ) -> Array:
-    """What the expert does from each of T states: [T, points, 6] rad, the first point the state.
+    """The expert's motion from each of T states: [T, points, 6] rad; the first point is the state.
 
     Args:
-        joints: [T, 6] rad. objects, marks: [T, 3] m, where disc and goal are.
+        joints: [T, 6] rad. objects, marks: [T, 3] m, positions of disc and goal.
     """
     tools = np.stack([kinematics.forward(q).position for q in joints])
-    ways = foretold(in_reach(tools), objects[:, :2], marks[:, :2], points, step_s)
+    ways = expected_path(in_reach(tools), objects[:, :2], marks[:, :2], points, step_s)
     paths = np.empty((*ways.shape[:2], 6))
     start: Array | None = None
     for way, path in zip(ways, paths, strict=True):
@@ -141,7 +141,7 @@ def push_moves(
 
 
 def in_reach(places: Array) -> Array:
-    """places [..., 3] m, each put back into the tool's box."""
+    """Positions [..., 3] m, clipped to the tool's box."""
     out: Array = np.clip(places, TOOL_LOW_M, TOOL_HIGH_M)
     return out
 

@@ -18,7 +18,7 @@ from physis_core.types import Array, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """images [T, H, W, 3] stay mapped from the file; the rest is small."""
+    """images [T, H, W, 3] are memory-mapped from the file."""
 
     images: Tensor
     joint_positions: Array
@@ -30,7 +30,7 @@ class Episode:
 
     @property
     def moments(self) -> int:
-        """Frames that a chunk may begin at."""
+        """Number of frames at which a chunk may start."""
         return len(self.images if self.latents is None else self.latents)
 
 
@@ -38,7 +38,7 @@ class Episode:
 class SequenceBatch:
     """B sequences of T chunks. `actions` [B, T, K, J] rad; `targets` [B, T, 3] m (the ball).
 
-    `frames` [B, T, n, C]: latents of the pictures that each chunk foresees, where it does.
+    `frames` [B, T, n, C]: latents of the pictures that each chunk predicts, where it does.
     """
 
     image: Tensor
@@ -51,11 +51,11 @@ class SequenceBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
-    """How sequences are drawn. A gap of the period now and then stands for a dropped or late chunk.
+    """How sequences are drawn. Some gaps differ from the period, like those of dropped chunks.
 
-    Augmentation: brightness changes by up to `brightness` and contrast by up to `contrast` (shares
-    of the full scale) for a whole sequence, each pixel by a noise of `pixel_noise` (of 255), each
-    joint reading by `joint_noise_rad`.
+    Augmentation: per sequence a brightness change up to `brightness` and a contrast change up to
+    `contrast` (shares of full scale), per pixel noise of `pixel_noise` (of 255), per joint reading
+    noise of `joint_noise_rad`.
     """
 
     chunks: int = 8
@@ -72,10 +72,10 @@ class SamplingConfig:
 
 
 class EpisodeSet:
-    """All episodes of a folder. Needs the same rate, joints and image size in every file.
+    """All episodes of a folder, which must agree in rate, joints and image size.
 
     Args:
-        foreseen: one file of `physis_lab.training.predicted_frames` per episode, for a policy that
+        predicted: one file of `physis_lab.training.predicted_frames` per episode, for a policy that
             denoises pictures of its future as well; lookaheads are then those that they were made
             for.
 
@@ -83,15 +83,15 @@ class EpisodeSet:
         UserError: no episodes, or files that do not fit together.
     """
 
-    def __init__(self, files: Sequence[Path], foreseen: Sequence[Path] | None = None) -> None:
+    def __init__(self, files: Sequence[Path], predicted: Sequence[Path] | None = None) -> None:
         if not files:
             raise UserError("data", [], "no episode_*.safetensors files")
-        if foreseen is not None and len(foreseen) != len(files):
-            raise UserError("foreseen", len(foreseen), f"needs one per episode, {len(files)}")
+        if predicted is not None and len(predicted) != len(files):
+            raise UserError("predicted", len(predicted), f"needs one per episode, {len(files)}")
         self.episodes: list[Episode] = []
         header: dict[str, Any] = {}
         for number, path in enumerate(files):
-            latents, lookahead_s = _foreseen(foreseen[number]) if foreseen else (None, None)
+            latents, lookahead_s = _predicted(predicted[number]) if predicted else (None, None)
             with safe_open(path, framework="pt") as file:
                 found = json.loads((file.metadata() or {}).get("physis", "{}"))
                 common = {k: v for k, v in found.items() if k != "index"}
@@ -118,10 +118,10 @@ class EpisodeSet:
         self.source = {k: header[k] for k in ("task", "seed", "rate_hz")}
 
     def position_statistics(self) -> tuple[Array, Array]:
-        """Mean and standard deviation of where the expert ends, each [J] rad.
+        """Mean and standard deviation of the expert's last points, each [J] rad.
 
-        Where it comes from does not count: an arm that was led far astray would widen the scale,
-        and with it the noise, of every chunk.
+        Its first points are left out: states far off the path would widen the scale, and with it
+        the noise, of every chunk.
         """
         every = np.concatenate([e.expert[::7, -1] for e in self.episodes])
         return every.mean(axis=0), every.std(axis=0)
@@ -134,7 +134,7 @@ class EpisodeSet:
         self, config: SamplingConfig, rows: int, random: np.random.Generator, *, augment: bool
     ) -> SequenceBatch:
         """Draw `rows` sequences; the same generator state gives the same batch."""
-        image, joints, lookahead, actions, targets, foreseen = [], [], [], [], [], []
+        image, joints, lookahead, actions, targets, predicted = [], [], [], [], [], []
         stride = max(1, round(config.period_s * self.rate_hz))
         for _ in range(rows):
             episode = self.episodes[random.integers(len(self.episodes))]
@@ -149,7 +149,7 @@ class EpisodeSet:
             ahead_s = np.clip(ahead_s, 0.0, config.lookahead_max_s)
             if episode.latents is not None and episode.lookahead_s is not None:
                 ahead_s = episode.lookahead_s[frames].astype(np.float64)
-                foreseen.append(episode.latents[torch.from_numpy(frames)])
+                predicted.append(episode.latents[torch.from_numpy(frames)])
             image.append(episode.images[torch.from_numpy(frames)])
             joints.append(episode.joint_positions[frames])
             lookahead.append(ahead_s)
@@ -172,18 +172,17 @@ class EpisodeSet:
             lookahead_s=torch.tensor(np.stack(lookahead), dtype=torch.float32).unsqueeze(-1),
             actions=torch.tensor(np.stack(actions), dtype=torch.float32),
             targets=torch.from_numpy(np.stack(targets)),
-            frames=torch.stack(foreseen).float() if foreseen else None,
+            frames=torch.stack(predicted).float() if predicted else None,
         )
 
 
-def _foreseen(path: Path) -> tuple[Tensor, Array]:
+def _predicted(path: Path) -> tuple[Tensor, Array]:
     with safe_open(path, framework="pt") as file:
         return file.get_tensor("latents"), file.get_tensor("lookahead_s").numpy()
 
 
 def _places(file: Any) -> Array:
-    """What the image encoder has to find: the ball [T, 3] m, or goal and object on the floor
-    [T, 4] m."""
+    """Target of the image probe: the ball [T, 3] m, or goal and object on the floor [T, 4] m."""
     marks: Array = file.get_tensor("target_positions").numpy()
     if "object_positions" not in file.keys():  # noqa: SIM118  this is no mapping
         return marks

@@ -1,4 +1,4 @@
-"""The rendered frames of `physis_lab.training.frames`, read where they lie."""
+"""Reads the rendered frames of `physis_lab.training.frames`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from physis_core.types import Array, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameFile:
-    """frames uint8 [T, H, W, 3] stay mapped from the file; the rest is small."""
+    """frames uint8 [T, H, W, 3] are memory-mapped from the file."""
 
     frames: Tensor
     joint_positions: Array

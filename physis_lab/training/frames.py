@@ -1,20 +1,19 @@
-"""Frames for the world model: the arm's recorded motions, rendered anew beside a ball that stands.
+"""Frames for the world model: the arm's recorded motions, rendered again with a resting ball.
 
     python -m physis_lab.training.frames --data runs/follow --out runs/frames --episodes 100
 
 reads the joint paths of `physis_lab.tasks.episodes` and writes `OUT/frames_00000.safetensors` and
-so on, each complete or absent, and goes on where it stopped. One file holds, for T frames at
-FRAME_HZ:
+so on, each atomically, and resumes after an interruption. One file holds, for T frames at FRAME_HZ:
 
     frames            uint8   [T, 96, 96, 3]  rendered 192 x 192, then `resize_rgb`
     joint_positions   float32 [T, 6]          rad, at the same instants
     target_positions  float32 [T, 3]          m, the ball
     end_effector      float32 [T, 3]          m
-    scene             int64   [T]             counts up whenever the ball is set to another place
+    scene             int64   [T]             increases when the ball is moved to another place
 
-The ball stands for SCENE_S at a place of the episode and is then set elsewhere: what the arm is
-commanded to do says nothing of a ball that moves by itself, so in the world model's world it rests
-where the first frame shows it.
+The ball rests for SCENE_S at a place of the episode and is then moved. Commanded joints do not
+determine a ball that moves by itself, so the world model is trained on a ball that rests where the
+first frame shows it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SCENE_S = 3.0
 
 
 class FrameMaker:
-    """Renders the arm and a standing ball; owns an OpenGL context."""
+    """Renders the arm and a resting ball; owns an OpenGL context."""
 
     def __init__(self, size: tuple[int, int] = FRAME_SIZE) -> None:
         self._model = build_model()
@@ -71,7 +70,7 @@ class FrameMaker:
 
 
 def resampled(values: Array, from_hz: float, to_hz: float) -> Array:
-    """values [T, n] at `from_hz` -> the same stretch of time at `to_hz`, linear between."""
+    """values [T, n] at `from_hz` -> the same time span at `to_hz`, interpolated linearly."""
     last_s = (len(values) - 1) / from_hz
     at = np.arange(int(last_s * to_hz) + 1) / to_hz * from_hz
     columns = [np.interp(at, np.arange(len(values)), values[:, j]) for j in range(values.shape[1])]
@@ -79,7 +78,7 @@ def resampled(values: Array, from_hz: float, to_hz: float) -> Array:
 
 
 def standing_ball(targets: Array, frames: int, random: np.random.Generator) -> tuple[Array, Array]:
-    """Ball places [frames, 3], drawn from `targets` [n, 3] once a scene, and scene numbers."""
+    """Ball positions [frames, 3], drawn from `targets` [n, 3] once per scene, and scene numbers."""
     scene = np.arange(frames) // round(SCENE_S * FRAME_HZ)
     places = targets[random.integers(len(targets), size=int(scene[-1]) + 1)]
     return places[scene], scene
@@ -90,7 +89,7 @@ def frames_file(folder: Path, index: int) -> Path:
 
 
 def generate(data: Path, out: Path, episodes: int, seed: int) -> int:
-    """Render the files that are not there yet; returns how many were made.
+    """Render missing files; returns their number.
 
     Raises:
         UserError: the folder of episodes holds fewer.

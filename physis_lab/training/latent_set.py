@@ -25,8 +25,8 @@ _ENCODE_ROWS = 64
 class WorldBatch:
     """B sequences of T chunks of F frames, n = F * tokens of a frame.
 
-    `clean` [B, T, n, C] is what the frames are; `shown` [B, T, n, C] what the inputs are made of,
-    wrong in some sequences; `actions` [B, T, F, J] rad; `first` [B, tokens, C].
+    `clean` [B, T, n, C]: the targets; `shown` [B, T, n, C]: the inputs before noise, with errors in
+    some sequences; `actions` [B, T, F, J] rad; `first` [B, tokens, C].
     """
 
     clean: Tensor
@@ -39,11 +39,11 @@ class WorldBatch:
 class WorldSampling:
     """How sequences are drawn.
 
-    In `wander_share` of the sequences the shown latents are off by a slowly wandering error with a
-    spread of up to `wander_max`; in `other_share` all but the newest chunks show the arm of another
-    moment. So no chunk learns to trust the chunks before it more than its own actions: a roll-out
-    makes its own history. `gap_share` of the steps between chunks skip time, as a dropped chunk
-    does. `first_noise` is added to the first frame's latents.
+    In `wander_share` of the sequences the shown latents carry a slowly varying error with a spread
+    up to `wander_max`; in `other_share` all but the newest chunks show another moment. So the model
+    does not learn to trust earlier chunks, which a roll-out generates itself, more than its
+    actions. `gap_share` of the steps between chunks skip time, as after a dropped chunk.
+    `first_noise` is added to the first frame's latents.
     """
 
     chunks: int = 4
@@ -59,7 +59,7 @@ class LatentSet:
     """Latents of all frames in memory, half precision.
 
     Args:
-        cache: file to keep them in; made anew where the autoencoder is another one.
+        cache: file of the latents; written again when the autoencoder differs.
     """
 
     def __init__(self, data: FrameSet, autoencoder: Autoencoder, cache: Path) -> None:
@@ -123,7 +123,7 @@ class LatentSet:
 
 
 def wandering(config: WorldSampling, shape: Sequence[int], random: np.random.Generator) -> Tensor:
-    """Errors [B, T, n, C] that wander slowly from chunk to chunk, none in some sequences."""
+    """Errors [B, T, n, C] that vary slowly from chunk to chunk; zero in some sequences."""
     rows, chunks = shape[:2]
     spread = config.wander_max * random.random((rows, 1, 1, 1), dtype=np.float32)
     spread *= random.random((rows, 1, 1, 1)) < config.wander_share
@@ -159,7 +159,7 @@ def encoded(data: FrameSet, autoencoder: Autoencoder, cache: Path) -> list[Tenso
 
 
 def weights_mark(autoencoder: Autoencoder) -> str:
-    """Names these weights."""
+    """A digest of the weights."""
     digest = hashlib.sha256()
     for name, value in sorted(autoencoder.state_dict().items()):
         digest.update(name.encode())

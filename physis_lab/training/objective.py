@@ -1,4 +1,4 @@
-"""What training minimises: the error of the clean prediction, at the noise levels met online."""
+"""The training loss: error of the clean prediction at the noise levels of inference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCATE_WEIGHT = 0.2
 HISTORY_ERROR_SHARE = 0.5
 HISTORY_ERROR_MAX = 1.0
 HISTORY_ERROR_KEEP = 0.9
-"""Of the error that `history_errors` draws: share of sequences, largest spread, memory a chunk."""
+"""Of `history_errors`: share of sequences, largest spread, memory per chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class Losses:
     locate: Tensor
     """Mean square of the ball's place read from one image, in units of its standard deviation."""
     frame: Tensor | None = None
-    """Mean square of the latents of foreseen pictures, whose variance is about 1."""
+    """Mean square of the latents of predicted pictures, whose variance is about 1."""
 
     def total(self, frame_weight: float) -> Tensor:
-        """What is minimised."""
+        """The loss to minimise."""
         total = self.action + LOCATE_WEIGHT * self.locate
         return total if self.frame is None else total + frame_weight * self.frame
 
@@ -39,8 +39,8 @@ class Locator(nn.Module):
     """A linear probe that reads the ball's place (or those of goal and object) from one chunk's
     image tokens.
 
-    It only helps training: its gradient teaches the image encoder where the ball is before the
-    transformer has learned to use it. It is no part of the checkpoint.
+    It is used in training only: its gradient trains the image encoder to locate the ball before the
+    transformer has learned to use it. It is not part of the checkpoint.
     """
 
     def __init__(self, network: TinyNetwork, mean: Array, std: Array) -> None:
@@ -60,13 +60,12 @@ class Locator(nn.Module):
 
 
 def history_errors(rows: int, chunks: int, joints: int, random: np.random.Generator) -> Tensor:
-    """What the actions in a window are wrong by online, where a policy made them: [B, T, 1, J].
+    """Errors that a window's actions have at inference, where the policy made them: [B, T, 1, J].
 
-    Recorded actions are the expert's and so give away where the ball is. A policy that leans on
-    them follows its own mistakes as soon as it makes its own history (DESIGN: noisy KV is what the
-    chunk before left). So in some sequences all inputs, not the targets, are off by a slowly
-    wandering error: only the observation tells the truth. In units of the joints' standard
-    deviations.
+    Recorded actions are the expert's and reveal where the ball is. A policy that relies on them
+    repeats its own mistakes once the history is its own: noisy KV holds the chunk before. So the
+    inputs of some sequences, not their targets, carry a slowly varying error, and only the
+    observation is reliable. In units of the joints' standard deviations.
     """
     spread = HISTORY_ERROR_MAX * random.random((rows, 1, 1, 1))
     spread *= random.random((rows, 1, 1, 1)) < HISTORY_ERROR_SHARE
@@ -80,7 +79,7 @@ def history_errors(rows: int, chunks: int, joints: int, random: np.random.Genera
 
 
 def clean_parts(network: TinyNetwork, batch: SequenceBatch) -> list[Tensor]:
-    """What is to be predicted, in the order of the configuration's parts: [B, T, tokens, ch]."""
+    """Prediction targets, in the order of the configuration's parts: [B, T, tokens, ch]."""
     actions = (batch.actions - network.position_mean) / network.position_std
     return [actions] if batch.frames is None else [actions, batch.frames]
 
@@ -93,15 +92,15 @@ def sequence_losses(
     noise: Sequence[Tensor],
     wrong: Sequence[Tensor] | None = None,
 ) -> Losses:
-    """All chunks of a sequence at one noise level, block-causal, as the KV is met online.
+    """Losses of all chunks of a sequence at one noise level, block-causal as at inference.
 
-    With noisy KV a chunk sees the chunks before it at its own level. With clean KV it sees them as
-    a pass at level 0 leaves them.
+    With noisy KV a chunk attends to earlier chunks at its own level, with clean KV to the result of
+    a pass at level 0.
 
     Args:
         level: of each sequence, [B].
         noise: standard normal, one per part, shaped as `clean_parts`.
-        wrong: what the inputs of each part are off by (`history_errors`), to be broadcast to it.
+        wrong: errors added to the inputs of each part (`history_errors`), broadcast to it.
     """
     rows, chunks = batch.actions.shape[:2]
     joints, condition = network.encode(

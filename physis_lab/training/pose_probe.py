@@ -1,9 +1,9 @@
-"""A fixed probe: reads from one frame where the arm's end effector is. It judges generated frames.
+"""A probe that reads the end effector's position from a frame, to judge generated frames.
 
     python -m physis_lab.training.pose_probe --frames runs/frames \\
         --out checkpoints/physis_world_probe.safetensors
 
-It is trained on true frames alone and knows nothing of the world model.
+It is trained on true frames only, independently of the world model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from physis_lab.training.train_command import add_run_options, train_on_frames
 FORMAT = "physis-probe/1"
 HELD_OUT = 4
 PIXEL_NOISE = 6.0
-"""Of 255: generated frames are not as clean as rendered ones."""
+"""Of 255, because generated frames are noisier than rendered ones."""
 
 
 class PoseProbe(nn.Module):
@@ -39,7 +39,7 @@ class PoseProbe(nn.Module):
 
     def __init__(self, frame_size: tuple[int, int]) -> None:
         super().__init__()
-        # The policy's image encoder; of its configuration only the encoder's sizes are used.
+        # The policy's image encoder; only the encoder's sizes of the configuration are used.
         config = TinyConfig(
             joint_names=("none",),
             camera_names=("world",),
@@ -121,7 +121,7 @@ def read_places(probe: PoseProbe, frames: Array) -> Array:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Train the probe that reads the arm's place.")
+    parser = argparse.ArgumentParser(description="Train the probe of the end effector's position.")
     parser.add_argument("--frames", type=Path, required=True, help="folder of rendered frames")
     parser.add_argument("--out", type=Path, required=True, help="file to write (.safetensors)")
     add_run_options(parser, steps=1200, rows=32, row="frames", rate=3e-3, seed=2)

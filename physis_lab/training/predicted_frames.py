@@ -1,15 +1,15 @@
-"""What a chunk foresees: pictures of its own future, as latents, for recorded episodes.
+"""Targets of frame prediction: latents of each chunk's future frames, for recorded episodes.
 
-The recorded arm makes mistakes on purpose, while the labels are what the expert does from there
-on. So the recorded pictures of the next moments do not show what a label leads to, and are rendered
-anew: the arm where the label puts it, the ball where it is by then.
+The recorded arm makes mistakes on purpose, while the labels are the expert's motion from each state
+on. The recorded frames therefore do not show the result of a label, and are rendered again: the arm
+at the label, the ball at its position at that time.
 
-For each frame t of an episode one lookahead a_t is drawn (one for SEGMENT_S of an episode, with a
-jitter from frame to frame), and frame n shows capture + a_t + `frame_times_s`[n]. One file an
-episode, complete or absent, holds for the first T frames (those whose future was recorded):
+For each frame t of an episode one lookahead a_t is drawn (constant for SEGMENT_S, plus a jitter per
+frame); target frame n shows capture + a_t + `frame_times_s`[n]. One file per episode, written
+atomically, holds for the first T frames (those whose future was recorded):
 
     latents      float16 [T, frames * tokens, channels]  of the autoencoder of a world model's file
-    lookahead_s  float32 [T]                             s, what t's frames were rendered for
+    lookahead_s  float32 [T]                             s, the lookahead of t's frames
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _ENCODE_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeseenConfig:
-    """`frame_times_s`: what the frames of a chunk show, in seconds after its first action point."""
+class PredictedFramesConfig:
+    """`frame_times_s`: times of a chunk's frames, in seconds after its first action point."""
 
     frame_times_s: tuple[float, ...] = (0.1,)
     lookahead_max_s: float = 0.6
@@ -50,16 +50,16 @@ class ForeseenConfig:
 
     def __post_init__(self) -> None:
         if not self.frame_times_s or min(self.frame_times_s) < 0:
-            raise UserError("frame_times_s", self.frame_times_s, "needs times from 0 on")
+            raise UserError("frame_times_s", self.frame_times_s, "needs times of at least 0 s")
 
     @property
     def reach_s(self) -> float:
-        """How far after a capture the last picture is."""
+        """Latest time of a frame after its capture."""
         return self.lookahead_max_s + max(self.frame_times_s)
 
 
-def lookaheads(config: ForeseenConfig, frames: int, rate_hz: float, index: int) -> Array:
-    """a_t of the episode `index`, [frames] s: a function of (seed, index) alone."""
+def lookaheads(config: PredictedFramesConfig, frames: int, rate_hz: float, index: int) -> Array:
+    """a_t of episode `index`, [frames] s; depends only on (seed, index)."""
     random = np.random.default_rng([config.seed, index, 0x666F7265])
     segment = (np.arange(frames) / (rate_hz * SEGMENT_S)).astype(int)
     base = random.uniform(0.0, config.lookahead_max_s, int(segment[-1]) + 1)
@@ -69,14 +69,14 @@ def lookaheads(config: ForeseenConfig, frames: int, rate_hz: float, index: int) 
 
 
 def shown_moments(
-    config: ForeseenConfig,
+    config: PredictedFramesConfig,
     lookahead_s: Array,
     expert: Array,
     targets: Array,
     rate_hz: float,
     expert_step_s: float,
 ) -> tuple[Array, Array]:
-    """Arm and ball of each picture: joints [T, F, J] rad and places [T, F, 3] m.
+    """Arm and ball in each target frame: joints [T, F, J] rad and positions [T, F, 3] m.
 
     Args:
         lookahead_s: [T]. expert: [>= T, P, J], as in the episode. targets: [N, 3] m, a place per
@@ -90,22 +90,22 @@ def shown_moments(
 
 
 def file_of(folder: Path, episode: Path) -> Path:
-    return folder / episode.name.replace("episode_", "foreseen_")
+    return folder / episode.name.replace("episode_", "predicted_")
 
 
-def foresee(
-    config: ForeseenConfig, coder: Autoencoder, episodes: Sequence[Path], folder: Path
+def make_predicted_frames(
+    config: PredictedFramesConfig, coder: Autoencoder, episodes: Sequence[Path], folder: Path
 ) -> list[Path]:
-    """Render and encode what is missing; returns the file of each episode.
+    """Render and encode missing files; returns the file of each episode.
 
     Raises:
-        UserError: the folder holds pictures of other settings or of another autoencoder.
+        UserError: the folder holds frames of other settings or of another autoencoder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     note = json.dumps({**asdict(config), "autoencoder": weights_mark(coder)}, sort_keys=True)
     written = folder / "config.json"
     if written.exists() and written.read_text().strip() != note:
-        raise UserError("data", str(folder), "holds pictures of other settings; remove it")
+        raise UserError("data", str(folder), "holds frames of other settings; remove it")
     written.write_text(note + "\n")
     missing = [path for path in episodes if not file_of(folder, path).exists()]
     if missing:
@@ -118,14 +118,14 @@ def foresee(
             os.replace(partial, out)
             left_s = (time.monotonic() - begun_s) / done * (len(missing) - done)
             print(
-                f"foreseen {done}/{len(missing)}  {left_s:.0f} s left", file=sys.stderr, flush=True
+                f"predicted {done}/{len(missing)}  {left_s:.0f} s left", file=sys.stderr, flush=True
             )
         maker.close()
     return [file_of(folder, path) for path in episodes]
 
 
 def _of_episode(
-    config: ForeseenConfig, coder: Autoencoder, maker: FrameMaker, path: Path
+    config: PredictedFramesConfig, coder: Autoencoder, maker: FrameMaker, path: Path
 ) -> dict[str, Any]:
     with safe_open(path, framework="np") as file:
         header = json.loads(file.metadata()["physis"])

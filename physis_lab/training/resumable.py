@@ -1,6 +1,6 @@
-"""A training run that can be stopped at any time and goes on as if it had not been.
+"""A training run that can be interrupted at any time and resumes exactly.
 
-Every batch is a function of (seed, step). What is kept is the moving average of the weights.
+Every batch is a function of (seed, step). The result is the moving average of the weights.
 """
 
 from __future__ import annotations
@@ -52,14 +52,13 @@ class ResumableTrainer(ABC):
     """Network, optimiser, moving average, and the losses so far.
 
     Args:
-        beside: modules that are trained with the network but are no part of what is kept, by the
-            name that their weights have in the state file.
-        labels: names of what `losses` gives; the first is minimised together with the others as
-            `losses` has weighted them into its first return value.
+        beside: modules that are trained with the network but are not part of the result, by their
+            name in the state file.
+        labels: names of the parts that `losses` returns.
     """
 
     history_key = "history"
-    """What the losses so far are called in the state file."""
+    """Name of the loss history in the state file."""
 
     def __init__(
         self,
@@ -86,19 +85,19 @@ class ResumableTrainer(ABC):
 
     @abstractmethod
     def losses(self, random: np.random.Generator) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What is minimised on one batch, and the parts of it that `labels` name."""
+        """The loss of one batch, and its parts as named by `labels`."""
 
     @abstractmethod
     def validate(self) -> dict[str, float]:
-        """Figures of the averaged weights on data that training never sees."""
+        """Figures of the averaged weights on held-out data."""
 
     @abstractmethod
     def write(self, out: Path, found: Mapping[str, float]) -> None:
-        """The checkpoint: the whole file or nothing."""
+        """Write the checkpoint atomically."""
 
     @abstractmethod
     def identity(self) -> str:
-        """What must be equal for a run to be continued."""
+        """Settings that must be equal for a run to be resumed."""
 
     def advance(self) -> None:
         """One step of the optimiser."""
@@ -111,7 +110,7 @@ class ResumableTrainer(ABC):
         nn.utils.clip_grad_norm_(self.trained, self.config.gradient_clip)
         self.optimizer.step()
         self.step += 1
-        # A young average would still hold the random start.
+        # Early on a smaller decay, so that the random start does not remain in the average.
         decay = min(self.config.average_decay, self.step / (self.step + 10.0))
         for name, value in self.network.state_dict().items():
             kept = self.average[name]
@@ -155,11 +154,11 @@ class ResumableTrainer(ABC):
 
 
 def run(trainer: ResumableTrainer, out: Path, state_file: Path) -> dict[str, float]:
-    """Train to the end, saving now and then; returns the last validation."""
+    """Train to the end, saving every `save_every` steps; returns the last validation."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if state_file.exists():
         trainer.load_state(state_file)
-        print(f"going on from step {trainer.step}", file=sys.stderr)
+        print(f"resuming from step {trainer.step}", file=sys.stderr)
     steps, begun, begun_s = trainer.config.steps, trainer.step, time.monotonic()
     found: dict[str, float] = {}
     while trainer.step < steps:

@@ -1,4 +1,4 @@
-"""Several streams of one staged model in lockstep, one batch row each: quick evaluation, no engine.
+"""Several streams of one staged model in lockstep, one batch row each, without an engine.
 
 Row i computes what `ReferenceStream` with seed + i computes, within floating-point tolerance.
 """
@@ -15,7 +15,7 @@ from physis_core.types import Stage
 
 
 class StagedBatch:
-    """`rows` streams, which all take a chunk at the same time."""
+    """`rows` streams that run their chunks at the same time."""
 
     def __init__(self, model: StagedModel, *, rows: int, seed: int) -> None:
         self._model = model

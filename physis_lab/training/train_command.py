@@ -1,4 +1,4 @@
-"""What the training commands on rendered frames share: the settings of a run, and their end."""
+"""Shared options and main function of the training commands on rendered frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_run_options(
     rate: float,
     seed: int = 1,
 ) -> None:
-    """Options with these defaults; `row` says what a batch has `rows` of."""
+    """Options with these defaults; `row` names the unit of `--rows`."""
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--rows", type=int, default=rows, help=f"{row} per batch")
     parser.add_argument("--rate", type=float, default=rate)

@@ -3,8 +3,8 @@
     python -m physis_lab.training.train_frames --data runs/follow --frames runs/frames \\
         --out runs/frames/autoencoder.safetensors
 
-renders the frames that are missing, and trains. A run that was stopped goes on from its state file
-beside the frames. The loss curve lies beside the checkpoint.
+renders missing frames and trains. An interrupted run resumes from its state file beside the frames.
+The loss curve is written beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from physis_lab.training.resumable import ResumableTrainer, RunConfig
 from physis_lab.training.train_command import add_run_options, train_on_frames
 
 MOVED = 0.06
-"""A pixel (scale -1 to 1) that differs by more from the background shows something that moves."""
+"""A pixel (scale -1 to 1) that differs more from the background belongs to a moving object."""
 MOVED_WEIGHT = 4.0
 LATENT_NOISE = 0.1
-"""Added to latents in training, in units of their spread: decoding must bear what the denoiser
-errs."""
+"""Added to latents in training, in units of their spread, so that decoding tolerates the denoiser's
+errors."""
 HELD_OUT = 4
 
 

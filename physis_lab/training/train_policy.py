@@ -1,19 +1,19 @@
-"""Train physis-tiny on episodes of the scripted expert.
+"""Train physis-tiny on episodes of the scripted expert, recording missing episodes first.
 
     python -m physis_lab.training.train_policy --data runs/follow --episodes 160 \\
         --out checkpoints/physis_tiny_follow.safetensors
     python -m physis_lab.training.train_policy --data runs/follow --episodes 160 \\
-        --foresee checkpoints/physis_tiny_world.safetensors \\
+        --predict-frames checkpoints/physis_tiny_world.safetensors \\
         --start checkpoints/physis_tiny_follow.safetensors \\
         --perception checkpoints/physis_tiny_follow.safetensors \\
         --levels any --steps 3000 --single-share 0.6 --rows 4 --rate 1e-3 \\
         --out checkpoints/physis_tiny_wam.safetensors
 
-records the episodes that are missing in the folder, and trains the checkpoint of the repository.
+These commands trained the checkpoints of the repository.
 
-Every batch is a function of (seed, step), so a run that was stopped goes on from its state file in
-the data folder as if it had not been. `--task` says what is recorded; with `--start` the run begins
-with the weights of another checkpoint. With `--foresee` actions and pictures of the chunk's future
+Every batch is a function of (seed, step), so an interrupted run resumes exactly from its state file
+in the data folder. `--task` selects what is recorded; `--start` starts from the weights of another
+checkpoint. With `--predict-frames` actions and pictures of the chunk's future
 are denoised together, in the latents of that file's autoencoder
 (`physis_lab.training.predicted_frames`).
 `--kv clean` trains what clean KV shows online, on the same batches. The checkpoint holds the moving
@@ -46,28 +46,28 @@ from physis_lab.tasks.episodes import EpisodeConfig, generate
 from physis_lab.tasks.task import TASKS, make_task
 from physis_lab.training.dataset import EpisodeSet, SamplingConfig, SequenceBatch
 from physis_lab.training.objective import Locator, clean_parts, history_errors, sequence_losses
-from physis_lab.training.predicted_frames import ForeseenConfig, foresee
+from physis_lab.training.predicted_frames import PredictedFramesConfig, make_predicted_frames
 from physis_lab.training.resumable import ResumableTrainer, RunConfig, run
 
 VALIDATION_BATCHES = 4
 PURE_NOISE_SHARE = 0.25
-"""Of the sequences with `levels: any`: every chunk begins there, whatever the number of steps."""
+"""Share of sequences at pure noise with `levels: any`; every chunk starts there."""
 
 FRAME_WEIGHT = 0.5
-"""Of foreseen pictures: many numbers, and it is the actions that move the robot."""
+"""Of predicted pictures: many numbers, and it is the actions that move the robot."""
 
 Levels = Literal["schedule", "any"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(RunConfig):
-    """The policy's run, and how many episodes are kept out of it.
+    """Settings of a policy's training run.
 
     `levels`: noise levels of the model's own schedule, or any (for schedules of other lengths).
-    `single_share` of the steps come first, with batches of `single_rows` chunks that have no
-    history: what a picture and joints say is learned cheaper so, and noisy and clean KV do not
-    differ there.
-    `foresee`, `perception`: the files that autoencoder and image encoder came from, if any.
+    The first `single_share` of the steps use batches of `single_rows` chunks without history:
+    perception is learned faster that way, and noisy and clean KV do not differ there.
+    `held_out`: episodes left out of training.
+    `predict_frames`, `perception`: the files that autoencoder and image encoder came from, if any.
     """
 
     steps: int = 5000
@@ -77,7 +77,7 @@ class TrainConfig(RunConfig):
     levels: Levels = "schedule"
     single_share: float = 0.0
     single_rows: int = 64
-    foresee: str = ""
+    predict_frames: str = ""
     perception: str = ""
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class TrainConfig(RunConfig):
 
 
 class Trainer(ResumableTrainer):
-    """Trains a policy, and beside it the probe that teaches its image encoder."""
+    """Trains a policy, and with it the probe that supervises its image encoder."""
 
     history_key = "losses"
     config: TrainConfig
@@ -114,7 +114,7 @@ class Trainer(ResumableTrainer):
         self.locator = Locator(self.policy, *data.target_statistics())
         labels = ["action (joint std)²", "ball place (std)²"]
         if model.frame_tokens:
-            labels.append("foreseen latent²")
+            labels.append("predicted latent²")
         if coder is not None:
             self.policy.autoencoder.load_state_dict(coder.state_dict())
             self.policy.autoencoder.requires_grad_(False)
@@ -142,7 +142,7 @@ class Trainer(ResumableTrainer):
         return total, parts if losses.frame is None else (*parts, losses.frame)
 
     def _levels(self, rows: int, random: np.random.Generator) -> Tensor:
-        """A noise level for each sequence, [B]."""
+        """Noise level of each sequence, [B]."""
         schedule = schedule_of(self.model)
         if self.config.levels == "schedule":
             drawn = [schedule.level(int(d)) for d in random.integers(0, self.model.steps, rows)]
@@ -153,7 +153,7 @@ class Trainer(ResumableTrainer):
         return torch.tensor(drawn)
 
     def _noise(self, batch: SequenceBatch, random: np.random.Generator) -> list[Tensor]:
-        """Standard normal for each part."""
+        """Standard normal noise for each part."""
         return [
             torch.from_numpy(random.standard_normal(tuple(x.shape), dtype=np.float32))
             for x in clean_parts(self.policy, batch)
@@ -161,10 +161,10 @@ class Trainer(ResumableTrainer):
 
     @torch.inference_mode()
     def validate(self) -> dict[str, float]:
-        """Errors of the averaged weights on episodes that training never sees.
+        """Errors of the averaged weights on held-out episodes.
 
         `action_rad`: root mean square of the prediction from pure noise; `locate_m`: of the ball;
-        `frame_latent`: of the latents of foreseen pictures, from pure noise as well.
+        `frame_latent`: of the latents of predicted pictures, from pure noise as well.
         """
         network = TinyNetwork(self.model)
         network.load_state_dict(self.average)
@@ -225,10 +225,10 @@ def perception_of(path: Path) -> dict[str, Tensor]:
 
 
 def begin_with(network: TinyNetwork, path: Path) -> None:
-    """Take the weights of this checkpoint; statistics and names stay those of the new data.
+    """Load the weights of this checkpoint; statistics and names stay those of the new data.
 
-    A network that denoises pictures may begin with a policy that does not: what only pictures need
-    keeps its own weights.
+    A network that predicts frames may start from a policy that does not: the weights that only
+    frames use stay as they are.
 
     Raises:
         UserError: no checkpoint, or one of another shape.
@@ -236,7 +236,7 @@ def begin_with(network: TinyNetwork, path: Path) -> None:
     _, weights = checkpoint.load(path)
     own = network.state_dict()
     if network.config.frame_tokens and "part_in.frame.weight" not in weights:
-        # Places of the tokens in a chunk: those of the pictures come last.
+        # Positional embeddings of a chunk's tokens: those of the frames come last.
         weights["place"] = torch.cat((weights["place"], own["place"][len(weights["place"]) :]))
         weights = {n: x for n, x in own.items() if n not in weights} | weights
     here = {name: tuple(value.shape) for name, value in own.items()}
@@ -251,7 +251,7 @@ def main() -> int:
     defaults = TrainConfig()
     parser = argparse.ArgumentParser(description="Train physis-tiny on recorded episodes.")
     parser.add_argument("--data", type=Path, required=True, help="folder of episodes")
-    parser.add_argument("--episodes", type=int, help="first record what is missing of so many")
+    parser.add_argument("--episodes", type=int, help="record missing episodes first")
     parser.add_argument(
         "--out", type=Path, required=True, help="checkpoint to write (.safetensors)"
     )
@@ -261,20 +261,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--reference", default="mean", help="what actions are added to: mean, joints"
+        "--reference", default="mean", help="reference of the actions: mean or joints"
     )
     parser.add_argument(
-        "--foresee", type=Path, help="denoise pictures too, in the latents of this world model"
+        "--predict-frames", type=Path, help="predict frames too, in the latents of this world model"
     )
     parser.add_argument(
-        "--perception", type=Path, help="take the image encoder of this policy, and keep it"
+        "--perception", type=Path, help="use the image encoder of this policy, frozen"
     )
     parser.add_argument("--task", default="follow", help=f"to record: {', '.join(TASKS)}")
-    parser.add_argument("--start", type=Path, help="begin with the weights of this checkpoint")
+    parser.add_argument("--start", type=Path, help="start from the weights of this checkpoint")
     parser.add_argument("--kv", choices=get_args(KVMode), default="noisy")
     parser.add_argument("--levels", choices=get_args(Levels), default=defaults.levels)
     parser.add_argument(
-        "--single-share", type=float, default=0.0, help="of the steps, first, without history"
+        "--single-share",
+        type=float,
+        default=0.0,
+        help="share of steps, first, without history",
     )
     args = parser.parse_args()
     try:
@@ -286,30 +289,34 @@ def main() -> int:
             seed=args.seed,
             levels=args.levels,
             single_share=args.single_share,
-            foresee=str(args.foresee or ""),
+            predict_frames=str(args.predict_frames or ""),
             perception=str(args.perception or ""),
         )
-        if args.foresee and make_task(args.task, 0).object_start is not None:
-            raise UserError("foresee", str(args.foresee), f"draws no object, as {args.task} has")
+        if args.predict_frames and make_task(args.task, 0).object_start is not None:
+            raise UserError(
+                "predict_frames", str(args.predict_frames), f"shows no object of {args.task}"
+            )
         if args.episodes is not None:
             generate(EpisodeConfig(task=args.task), args.data, args.episodes)
         files = sorted(args.data.glob("episode_*.safetensors"))
         if len(files) <= train.held_out:
             raise UserError("data", str(args.data), f"needs over {train.held_out} episodes")
-        coder = None if args.foresee is None else load_frame_coder(args.foresee)
-        pictures = ForeseenConfig()
-        foreseen = (
-            None if coder is None else foresee(pictures, coder, files, args.data / "foreseen")
+        coder = None if args.predict_frames is None else load_frame_coder(args.predict_frames)
+        pictures = PredictedFramesConfig()
+        predicted = (
+            None
+            if coder is None
+            else make_predicted_frames(pictures, coder, files, args.data / "predicted")
         )
         data, held_out = (
-            EpisodeSet(files[part], None if foreseen is None else foreseen[part])
+            EpisodeSet(files[part], None if predicted is None else predicted[part])
             for part in (slice(None, -train.held_out), slice(-train.held_out, None))
         )
         mean, std = data.position_statistics()
-        # A joint that hardly moves must not have its noise blown up to the size of the others.
+        # Bounded below, so that noise of a joint that hardly moves is not amplified.
         std = np.maximum(std, 0.1 * std.max())
         if args.start is not None and coder is not None:
-            # The same task: what its actions mean to the policy that it begins with stays as it is.
+            # Keep the action normalisation of the policy that the run starts from.
             begun = read_config(args.start, TinyConfig)
             mean, std = np.array(begun.position_mean), np.array(begun.position_std)
         model = TinyConfig(

@@ -4,8 +4,8 @@
         --autoencoder runs/frames/autoencoder.safetensors \\
         --out checkpoints/physis_tiny_world.safetensors
 
-A run that was stopped goes on from its state file beside the frames. The checkpoint holds the
-autoencoder as well; the loss curve lies beside it.
+An interrupted run resumes from its state file beside the frames. The checkpoint contains the
+autoencoder; the loss curve is written beside it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from physis_lab.training.train_command import add_run_options, train_on_frames
 
 HELD_OUT = 4
 SINGLE_SHARE = 0.6
-"""Of the run, with chunks that have no history: what joints look like is learned faster so."""
+"""Share of the run with single chunks without history: appearance is learned faster that way."""
 
 
 class WorldTrainer(ResumableTrainer):
@@ -66,10 +66,10 @@ class WorldTrainer(ResumableTrainer):
         self.held_out = held_out
 
     def losses(self, random: np.random.Generator) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All chunks of a sequence at one noise level, block-causal: what noisy KV shows online."""
+        """Loss of all chunks of a sequence at one noise level, block-causal as with noisy KV."""
         rows, sampling, model = self.config.rows, self.sampling, self.model
         if self.step < SINGLE_SHARE * self.config.steps:
-            # As many chunks in a batch, and all of them of different moments.
+            # The same number of chunks per batch, all of different moments.
             rows, sampling = rows * sampling.chunks, replace(sampling, chunks=1, other_share=0.0)
         batch = self.data.sample(sampling, rows, model.frames, random)
         step = random.integers(0, model.steps, rows)
@@ -83,7 +83,7 @@ class WorldTrainer(ResumableTrainer):
 
     @torch.inference_mode()
     def validate(self) -> dict[str, float]:
-        """A roll-out of a scene from its first frame alone, staged, as the engine runs it."""
+        """Roll out held-out scenes from their first frame, staged as in the engine."""
         model = WorldModel(self.model)
         model.network.load_state_dict(self.average)
         rows, chunks = 6, 20
@@ -109,13 +109,13 @@ class WorldTrainer(ResumableTrainer):
         }
 
     def _long_scenes(self, frames: int) -> list[tuple[int, int]]:
-        """(file, first frame) of the held-out scenes of at least so many frames."""
+        """(file, first frame) of the held-out scenes with at least `frames` frames."""
         out = []
         for number, file in enumerate(self.held_out.data.files):
             _, begins, counts = np.unique(file.scene, return_index=True, return_counts=True)
             out += [(number, int(t)) for t, n in zip(begins, counts, strict=True) if n >= frames]
         if not out:
-            raise UserError("frames", frames, "no held-out scene is so long")
+            raise UserError("frames", frames, "no held-out scene has that many")
         return out
 
     def write(self, out: Path, found: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import physis_ros
 from physis_core.types import UserError
 from physis_ros.cli import doctor_checks as checks
-from physis_ros.cli.doctor_checks import Finding
+from physis_ros.cli.doctor_checks import CheckResult
 from physis_ros.stack.environment import process_environment
 
 SUMMARY = "say what is missing or wrong on this machine, and what to do about it"
@@ -36,7 +36,7 @@ def lock_file() -> Path | None:
     return None
 
 
-def all_checks() -> dict[str, Callable[[], Finding]]:
+def all_checks() -> dict[str, Callable[[], CheckResult]]:
     """Return the checks in the order in which one depends on another."""
     given = dict(os.environ)
     try:
@@ -60,7 +60,7 @@ def all_checks() -> dict[str, Callable[[], Finding]]:
     }
 
 
-def show(finding: Finding) -> None:
+def show(finding: CheckResult) -> None:
     mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
     print(f"{mark}  {finding.name:<14} {finding.detail}", flush=True)
     if finding.remedy:

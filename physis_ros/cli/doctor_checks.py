@@ -42,7 +42,7 @@ PROBE_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """Outcome of one check. What is not required is told, but does not fail the doctor."""
 
     name: str
@@ -52,10 +52,10 @@ class Finding:
     required: bool = True
 
 
-def python_version() -> Finding:
+def python_version() -> CheckResult:
     version = sys.version.split()[0]
     fits = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    return Finding(
+    return CheckResult(
         name="python",
         ok=fits,
         detail=f"{version} ({sys.executable})",
@@ -63,10 +63,10 @@ def python_version() -> Finding:
     )
 
 
-def pinned_packages(lock: Path | None) -> Finding:
+def pinned_packages(lock: Path | None) -> CheckResult:
     """Compare what is installed with the lock; a local label (1.0+cpu) is the same version."""
     if lock is None or not lock.is_file():
-        return Finding(
+        return CheckResult(
             name="packages",
             ok=True,
             required=False,
@@ -93,10 +93,10 @@ def pinned_packages(lock: Path | None) -> Finding:
         parts = [f"missing: {', '.join(missing)}"] if missing else []
         detail = "; ".join([*parts, *differing])
     fits = not (missing or differing)
-    return Finding(name="packages", ok=fits, detail=detail, remedy="" if fits else BUILD)
+    return CheckResult(name="packages", ok=fits, detail=detail, remedy="" if fits else BUILD)
 
 
-def messages(environment: Mapping[str, str]) -> Finding:
+def messages(environment: Mapping[str, str]) -> CheckResult:
     code = (
         "import physis_ros.msg as m, physis_ros.srv as s\n"
         "from rosidl_generator_py import import_type_support\n"
@@ -105,14 +105,14 @@ def messages(environment: Mapping[str, str]) -> Finding:
         "print(len(names), 'types of physis_ros load')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return Finding(name="messages", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return CheckResult(name="messages", ok=ok, detail=text, remedy="" if ok else BUILD)
 
 
-def domain(environment: Mapping[str, str]) -> Finding:
+def domain(environment: Mapping[str, str]) -> CheckResult:
     try:
         chosen = domain_from(environment)
     except UserError as error:
-        return Finding(
+        return CheckResult(
             name="ros domain", ok=False, detail=str(error), remedy="export ROS_DOMAIN_ID=0"
         )
     number = chosen or 0
@@ -124,17 +124,19 @@ def domain(environment: Mapping[str, str]) -> Finding:
     elif in_use(number):
         detail += ", other nodes of this machine are in it"
         remedy = "set another ROS_DOMAIN_ID where they must not hear each other"
-    return Finding(name="ros domain", ok=not remedy, required=False, detail=detail, remedy=remedy)
+    return CheckResult(
+        name="ros domain", ok=not remedy, required=False, detail=detail, remedy=remedy
+    )
 
 
-def middleware(environment: Mapping[str, str]) -> Finding:
+def middleware(environment: Mapping[str, str]) -> CheckResult:
     wanted = environment.get("RMW_IMPLEMENTATION", "")
     if not wanted:
-        return Finding(name="middleware", ok=True, detail="rmw_fastrtps_cpp (default)")
+        return CheckResult(name="middleware", ok=True, detail="rmw_fastrtps_cpp (default)")
     prefixes = environment.get("AMENT_PREFIX_PATH", "").split(os.pathsep)
     folders = [Path(prefix, "lib") for prefix in [sys.prefix, *filter(None, prefixes)]]
     found = any((folder / f"lib{wanted}.so").is_file() for folder in folders)
-    return Finding(
+    return CheckResult(
         name="middleware",
         ok=found,
         detail=f"RMW_IMPLEMENTATION={wanted}" + ("" if found else " is not installed here"),
@@ -142,7 +144,7 @@ def middleware(environment: Mapping[str, str]) -> Finding:
     )
 
 
-def dds(environment: Mapping[str, str]) -> Finding:
+def dds(environment: Mapping[str, str]) -> CheckResult:
     """Let two processes talk over loopback, with a time limit."""
     local = process_environment({**environment, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"})
     command = [sys.executable, "-m", "physis_ros.stack.dds_probe"]
@@ -157,7 +159,7 @@ def dds(environment: Mapping[str, str]) -> Finding:
         talker.kill()
     ok = ok and "heard" in text
     took = f"{time.monotonic() - begun_s:.1f} s"
-    return Finding(
+    return CheckResult(
         name="dds",
         ok=ok,
         detail=f"two processes heard each other (with their start, {took})" if ok else text,
@@ -165,10 +167,10 @@ def dds(environment: Mapping[str, str]) -> Finding:
     )
 
 
-def rendering(environment: Mapping[str, str]) -> Finding:
+def rendering(environment: Mapping[str, str]) -> CheckResult:
     backend = environment.get("MUJOCO_GL", "egl")
     if backend == "egl" and ctypes.util.find_library("EGL") is None and not _loads("libEGL.so.1"):
-        return Finding(
+        return CheckResult(
             name="rendering", ok=False, detail="libEGL.so.1 is not on this machine", remedy=APT_EGL
         )
     code = (
@@ -184,12 +186,12 @@ def rendering(environment: Mapping[str, str]) -> Finding:
         f"print('MuJoCo', mujoco.__version__, 'renders with', {backend!r})\n"
     )
     ok, text = probe([sys.executable, "-c", code], {**environment, "MUJOCO_GL": backend})
-    return Finding(
+    return CheckResult(
         name="rendering", ok=ok, detail=text, remedy="" if ok else f"{APT_EGL} libgl1-mesa-dri"
     )
 
 
-def torch_devices(environment: Mapping[str, str]) -> Finding:
+def torch_devices(environment: Mapping[str, str]) -> CheckResult:
     code = (
         "import torch\n"
         "n = torch.cuda.device_count()\n"
@@ -199,13 +201,13 @@ def torch_devices(environment: Mapping[str, str]) -> Finding:
         "print('torch', torch.__version__ + ';', 'cpu', *names, sep=' ')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return Finding(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return CheckResult(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> CheckResult:
     """DDS moves large messages between processes through /dev/shm."""
     if not (SHM.is_dir() and os.access(SHM, os.W_OK)):
-        return Finding(
+        return CheckResult(
             name="shared memory",
             ok=False,
             detail=f"{SHM} cannot be written",
@@ -213,7 +215,7 @@ def shared_memory() -> Finding:
         )
     free = shutil.disk_usage(SHM).free
     fits = free >= WANTED_BYTES
-    return Finding(
+    return CheckResult(
         name="shared memory",
         ok=fits,
         detail=f"{free >> 20} MiB free in {SHM}",
@@ -221,11 +223,11 @@ def shared_memory() -> Finding:
     )
 
 
-def large_images(given: Mapping[str, str]) -> Finding:
+def large_images(given: Mapping[str, str]) -> CheckResult:
     """Say whether images of 640 x 480 and more get through between processes of this machine."""
     chosen = profile(given, share_directory())
     if chosen is not None:
-        return Finding(
+        return CheckResult(
             name="large images",
             ok=True,
             detail=f"our nodes use {chosen}",
@@ -234,14 +236,14 @@ def large_images(given: Mapping[str, str]) -> Finding:
         )
     own = [name for name in PROFILE_VARIABLES if given.get(name)]
     if own:
-        return Finding(
+        return CheckResult(
             name="large images",
             ok=True,
             required=False,
             detail=f"{own[0]}={given[own[0]]} is used as it is",
             remedy="give its SHM transport a segment_size of some images",
         )
-    return Finding(
+    return CheckResult(
         name="large images",
         ok=False,
         required=False,
@@ -250,12 +252,12 @@ def large_images(given: Mapping[str, str]) -> Finding:
     )
 
 
-def real_time() -> Finding:
+def real_time() -> CheckResult:
     """Ask whether a process of this user may take a real-time priority, as the safety node does."""
     code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))"
     ok, _ = probe([sys.executable, "-S", "-c", code], os.environ)
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
-    return Finding(
+    return CheckResult(
         name="real time",
         ok=ok,
         required=False,
@@ -264,10 +266,10 @@ def real_time() -> Finding:
     )
 
 
-def machine() -> Finding:
+def machine() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Finding(
+    return CheckResult(
         name="machine",
         ok=cores >= 2,
         required=False,

@@ -30,7 +30,7 @@ def observation_stamp(message: ObservationMessage) -> ObservationStamp:
 def observation_from_message(
     message: ObservationMessage, contract: WamContract, lookahead_s: float
 ) -> Observation:
-    """Raises UserError where a camera or joint is missing, or a size or number does not fit."""
+    """Raise UserError if a camera or joint is missing, or a size or value is wrong."""
     images = {
         name: image_to_rgb(image, field=f"images[{name}]")
         for name, image in zip(message.camera_names, message.images)
@@ -57,7 +57,7 @@ def chunk_message(
     clock_suspect: bool,
     clock: SteadyToRos,
 ) -> ActionChunk:
-    """`positions` float64[steps, joints]; `lookahead_s` is what the newest observation was given.
+    """`positions` float64[steps, joints]; `lookahead_s`: that of the newest observation.
 
     Ages count from the oldest observation that touched the chunk; its points are placed by the
     newest.

@@ -1,4 +1,4 @@
-"""What engine_node says of itself on /diagnostics."""
+"""The report of engine_node on /diagnostics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
 def diagnoses(
     status: EngineStatus, streams: Sequence[EngineStream], *, lost: str, notes: Mapping[str, int]
 ) -> tuple[Diagnosis, ...]:
-    """One of the engine, one of each stream. `notes` counts the engine's events by kind."""
+    """One status for the engine, one for each stream. `notes`: the engine's events by kind."""
     level, message = (OK, "running") if status.running else (ERROR, "the engine does not run")
     if lost:
         level, message = ERROR, lost

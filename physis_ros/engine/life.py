@@ -1,4 +1,4 @@
-"""What the nodes around an engine share: checks of their streams, and the engine's start."""
+"""Shared by engine_node and world_node: checks of stream names, start of the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SWITCH_S = 5e-4
 
 
 def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:
-    """Raises UserError where streams and namespaces do not go together, or one is there twice."""
+    """Raise UserError if streams and namespaces differ in number, or one is given twice."""
     if len(ids) != len(namespaces):
         raise UserError("stream_namespaces", list(namespaces), f"needs one for each of {list(ids)}")
     for name, values in (("stream_ids", ids), ("stream_namespaces", namespaces)):
@@ -28,8 +28,8 @@ def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool])
     """Start the workers and wait until all are warm.
 
     Raises:
-        UserError: the deployment does not fit.
-        TimeoutError: they are not ready in time, which another start may be.
+        UserError: the deployment is wrong.
+        TimeoutError: the workers are not ready in time; another start may succeed.
         InterruptedError: `given_up` became true.
     """
     try:
@@ -41,12 +41,12 @@ def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool])
 
 
 def let_engine_threads_run() -> None:
-    """They must not wait longer than this for a callback that computes."""
+    """Bound how long the engine's threads wait for a callback that holds the interpreter."""
     sys.setswitchinterval(_SWITCH_S)
 
 
 def destroy_handlers(node: Node, timer: Timer | None, services: Sequence[Any]) -> None:
-    """End what a node that is active answers to; `timer` is None where it never became active."""
+    """Destroy an active node's timer and services; `timer` is None if it was never active."""
     if timer is not None:
         node.destroy_timer(timer)
     for service in services:

@@ -1,4 +1,4 @@
-"""The lookahead that the model gets: how long from capture to a chunk's exit. Pure."""
+"""Estimates the time from capture to a chunk's exit: the model's lookahead. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from physis_core.types import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookaheadConfig:
-    """`quantile` of the last `window` measured ages; the first `warmup` of an epoch do not count.
+    """`quantile` of the last `window` measured ages, without the first `warmup` of an epoch.
 
-    Until `enough` ages were measured, `initial_s` holds. The result stays within 0..max_s, what
-    the model was trained for.
+    `initial_s` is used until `enough` ages were measured. The result stays within 0..max_s, the
+    range that the model was trained for.
     """
 
     initial_s: float
@@ -32,7 +32,7 @@ class LookaheadConfig:
 
 
 class LookaheadEstimator:
-    """A running quantile that a slow first inference does not spoil for ever."""
+    """A running quantile; a slow first inference does not distort it for long."""
 
     def __init__(self, config: LookaheadConfig) -> None:
         self._config = config
@@ -40,7 +40,7 @@ class LookaheadEstimator:
         self._to_skip = config.warmup
 
     def restart(self) -> None:
-        """A new epoch fills the pipeline anew; what was measured before still holds after that."""
+        """A new epoch fills the pipeline anew: skip its warm-up, keep earlier ages."""
         self._to_skip = self._config.warmup
 
     def add(self, age_s: float) -> None:
@@ -48,7 +48,7 @@ class LookaheadEstimator:
         if self._to_skip > 0:
             self._to_skip -= 1
             return
-        # An age below zero or beyond what the model knows says more of clocks than of the path.
+        # A negative or infinite age is a clock error, not a latency.
         if math.isfinite(age_s) and age_s >= 0.0:
             self._ages_s.append(age_s)
 
@@ -66,5 +66,5 @@ class LookaheadEstimator:
 
     @property
     def capped(self) -> bool:
-        """The path takes longer than the model can look ahead."""
+        """The latency exceeds the largest lookahead of the model."""
         return self.measured >= self._config.enough and self.value_s >= self._config.max_s

@@ -20,24 +20,26 @@ class EngineParameters(PipelineParameters):
     )
     workers_from: str = param(
         "spawn",
-        description="spawn: started here; elsewhere: waited for (torchrun, key in PHYSIS_KEY)",
+        description="spawn: start workers here; elsewhere: wait for them (torchrun, key in "
+        "PHYSIS_KEY)",
         choices=("spawn", "elsewhere"),
     )
     front_host: str = param(
-        "127.0.0.1", description="Address of this host that workers from elsewhere reach"
+        "127.0.0.1", description="Address of this host for workers started elsewhere"
     )
     front_port: int = param(
-        0, description="Port that they are given; 0: a free one", minimum=0, maximum=65535
+        0, description="Port for these workers; 0: a free one", minimum=0, maximum=65535
     )
     bind_cores: bool = param(
         False,
-        description="Each worker computes on cores of its own, as many as it has threads; for "
-        "hosts that have nothing else to do",
+        description="Pin each worker to its own cores, one per thread; for hosts that run "
+        "nothing else",
     )
     recovery: str = param(
         "none",
-        description="After a lost worker: none: the node ends, to be started anew; otherwise the "
-        "worker is, and its streams go on with KV from a snapshot, or rebuilt from their outputs",
+        description="After a lost worker: none: the node ends and is restarted; otherwise the "
+        "worker is restarted, and its streams go on with KV from a snapshot, or rebuilt from "
+        "their outputs",
         choices=("none", "snapshot", "rebuild"),
     )
     snapshot_every: int = param(
@@ -45,7 +47,7 @@ class EngineParameters(PipelineParameters):
     )
     respawns: int = param(
         3,
-        description="Starts of one lost worker in a row before it is given up",
+        description="Restarts of one lost worker in a row before the engine gives up",
         minimum=1,
         maximum=100,
     )
@@ -55,15 +57,15 @@ class EngineParameters(PipelineParameters):
     )
     period_s: float = param(
         0.0,
-        description="Time between chunks (the SLO); 0: what the model was trained for",
+        description="Time between chunks (the SLO); 0: the model's training period",
         unit="s",
         minimum=0.0,
         maximum=3600.0,
     )
     profile: str = param(
         "",
-        description="What the model's blocks cost (a file of `physis profile`): a stream is then "
-        "admitted only if it keeps its period beside the others; empty: all are",
+        description="Costs of the model's blocks (a file of `physis profile`): a stream is "
+        "admitted only if it keeps its period beside the others; empty: admit all",
     )
     device_memory_gib: float = param(
         0.0,
@@ -75,40 +77,40 @@ class EngineParameters(PipelineParameters):
     )
     slo_response_s: float = param(
         0.0,
-        description="With a profile: longest response of a stream; 0: any",
+        description="With a profile: longest response latency of a stream; 0: any",
         unit="s",
         minimum=0.0,
         maximum=3600.0,
     )
     release: str = param(
         "periodic",
-        description="When a chunk starts: once a period with the newest observation, or once for "
-        "each observation",
+        description="When a chunk starts: once per period with the newest observation, or once per "
+        "observation",
         choices=("periodic", "on_observation"),
     )
     refresh: str = param(
         "entry",
-        description="Whether conditioning is renewed at each denoising step",
+        description="Renew the condition at entry only, or at each denoising step",
         choices=("entry", "every_step"),
     )
     seed: int = param(0, description="Seed of the noise", minimum=0)
     max_age_s: float = param(
         0.5,
-        description="An observation that entered longer ago than this starts no chunk",
+        description="An observation older than this since its entry starts no chunk",
         unit="s",
         minimum=0.001,
         maximum=3600.0,
     )
     max_action_age_s: float = param(
         2.0,
-        description="Caps how long the pacer may hold a finished chunk",
+        description="Largest action age up to which the pacer may hold a finished chunk",
         unit="s",
         minimum=0.001,
         maximum=3600.0,
     )
     expected_response_s: float = param(
         0.1,
-        description="Response latency that deadlines assume before one was measured",
+        description="Response latency assumed for deadlines before one is measured",
         unit="s",
         minimum=0.0,
         maximum=3600.0,
@@ -127,14 +129,14 @@ class EngineParameters(PipelineParameters):
     )
     lookahead_initial_s: float = param(
         0.15,
-        description="Lookahead that the model gets before capture to chunk exit was measured",
+        description="Lookahead (capture to chunk exit) of the model before it is measured",
         unit="s",
         minimum=0.0,
         maximum=60.0,
     )
     lookahead_quantile: float = param(
         0.9,
-        description="Quantile of the measured ages that the model gets as lookahead",
+        description="Quantile of the measured ages used as lookahead",
         minimum=0.01,
         maximum=0.99,
     )

@@ -1,4 +1,4 @@
-"""Parameters of the nodes around an engine: how its pipeline is cut, and over what."""
+"""Parameters of nodes with an engine: partition of the pipeline, devices and workers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ class PipelineParameters(BaseParameters):
     )
     partition: str = param(
         "block",
-        description="How the stages are cut into virtual ranks",
+        description="How stages are grouped into virtual ranks",
         choices=("sequential", "step", "block", "stage", "grouped"),
     )
-    devices: int = param(2, description="Most devices to cut for", minimum=1, maximum=4096)
+    devices: int = param(
+        2, description="Largest number of devices to partition for", minimum=1, maximum=4096
+    )
     workers: int = param(
         2,
-        description="Worker processes that share the devices; 0: all in the node's own process",
+        description="Worker processes that share the devices; 0: all in the node's process",
         minimum=0,
         maximum=1024,
     )
     device_kind: str = param("cpu", description="cpu, or cuda:N")
     link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
     threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
-    max_batch: int = param(8, description="Most stage tasks in one batch", minimum=1, maximum=1024)
+    max_batch: int = param(
+        8, description="Largest number of stage tasks in one batch", minimum=1, maximum=1024
+    )
     credits: int = param(
         2, description="Chunks of a stream that may wait between two devices", minimum=1, maximum=64
     )
@@ -46,7 +50,7 @@ class PipelineParameters(BaseParameters):
     )
 
     def deployment(self, model: ModelRef, **more: Any) -> Deployment:
-        """`model` cut and placed as these say; `more` are further fields of Deployment."""
+        """A deployment of `model` with these parameters; `more`: further fields of Deployment."""
         return simple_deployment(
             model,
             partition=self.partition,

@@ -1,4 +1,4 @@
-"""A world action model's tensors <-> what a robot says, by camera and joint name. Pure."""
+"""A world action model's tensors <-> images and joints of a robot, by name. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WamContract:
 
 
 def wam_contract(model: str, described: ModelDescription) -> WamContract:
-    """Raises UserError where the model gives no actions for named joints."""
+    """Raise UserError if the model gives no actions for named joints."""
     if described.actions is None or not described.joints:
         raise UserError("model", model, f"is a {described.purpose}: it gives no actions for joints")
     return WamContract(

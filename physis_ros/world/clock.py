@@ -1,11 +1,11 @@
-"""When a world goes on, and when its frames leave. Pure: the caller brings the time."""
+"""Decides when a world advances and when its frames leave. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _LATEST_CHUNKS = 2
-"""A free-running world that is behind by more than this skips instead of racing after the clock."""
+"""A free-running world that is further behind skips chunks instead of catching up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,10 +18,10 @@ class FreeClock:
     chunk_ns: int
     next_ns: int
     skipped: int = 0
-    """Chunks that were left out because the world was behind."""
+    """Chunks skipped because the world was behind."""
 
     def due(self, now_ns: int) -> int | None:
-        """The first instant of a chunk that is to start now; None: not yet."""
+        """The first instant of the chunk that starts now; None: not yet."""
         if now_ns < self.next_ns:
             return None
         behind = (now_ns - self.next_ns) // self.chunk_ns
@@ -33,7 +33,7 @@ class FreeClock:
         return first_ns
 
     def jumped(self, now_ns: int) -> None:
-        """ROS time jumped: go on from where it is now."""
+        """ROS time jumped: continue from the new time."""
         self.next_ns = now_ns
 
 

@@ -19,7 +19,7 @@ from physis_core.observe.rowlog import RowTable, read_rows
 from physis_lab.arm.judge import MotionJudge, Passed
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES, UR5E_LIMITS
-from physis_lab.robot.conversions import told_trajectory
+from physis_lab.robot.conversions import trajectory_of
 from physis_ros.msg import SafetyStatus, StreamStatus
 from physis_ros.node.interfaces import (
     ACTION_CHUNK,
@@ -187,7 +187,7 @@ class ArmStack:
         sent_s = info["source_timestamp"] * 1e-9 - self._wall_minus_steady_s
         # What safety judged in simulated time starts as it is sent.
         start_s = self.steady_s(message.header.stamp) if self._stamped_by_wall else sent_s
-        self._sent.append((min(sent_s, start_s), told_trajectory(message, start_s)))
+        self._sent.append((min(sent_s, start_s), trajectory_of(message, start_s)))
 
     @staticmethod
     def now_s() -> float:

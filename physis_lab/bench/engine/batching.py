@@ -1,9 +1,7 @@
-"""`physis bench batching`: same-block batches across denoising steps against taking turns, on one
-device.
+"""`physis bench batching`: same-block batches against one task at a time, on one device.
 
-With D chunks under way on one device, the D steps of one block are ready together and share its
-weights: they are read once for the batch. Taking turns runs the same tasks one by one. The outputs
-must be the same.
+With D chunks in flight on one device, the D steps of a block are ready together: a batch reads the
+block's weights once. Without batching the same tasks run one by one. The outputs must be equal.
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from physis_core.deployment.deployment import simple_deployment
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
-from physis_core.types import UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.session.engine_run import (
     StreamRun,
     free_stream,
-    pause_between_runs,
     run_streams,
 )
 
@@ -43,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, low in (("chunks", 8), ("repeat", 1), ("tokens", 1), ("dim", 64), ("blocks", 1)):
-        if getattr(args, name) < low:
-            raise UserError(name, getattr(args, name), f"must be at least {low}")
+    require_at_least(args, chunks=8, repeat=1, tokens=1, dim=64, blocks=1)
     torch.set_num_threads(1)
     config = {
         "steps": STEPS,
@@ -60,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     with Progress(console=console) as progress:
         task = progress.add_task("batching", total=2 * args.repeat)
         for _ in range(args.repeat):
-            progress.update(task, description="taking turns")
+            progress.update(task, description="one task at a time")
             turns, _size = _run(model, 1, args.chunks)
             progress.advance(task)
             progress.update(task, description="same-block batches")
@@ -85,21 +80,20 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 
 def _run(model: ModelRef, max_batch: int, chunks: int) -> tuple[StreamRun, float]:
-    """The steady run, and the mean number of tasks in a batch."""
+    """The steady state of a run, and the mean number of tasks per batch."""
     spec = load_spec(model)
     skip = spec.window_chunks + spec.steps
     deployment = simple_deployment(model, workers=1, max_batch=max_batch)
-    # As many chunks under way in both, so that only the batching differs.
+    # The same number of chunks in flight in both, so that only the batching differs.
     stream = free_stream(max_in_flight=STEPS + 1)
     run = run_streams(deployment, [stream], chunks=chunks + skip, timeout_s=TIMEOUT_S)
-    pause_between_runs()
     batches = sum(device["batches"] for device in run.trace.devices)
     tasks = len(run.streams[0].exit_s) * spec.graph.stages
     return run.streams[0].steady(skip), tasks / batches
 
 
 def _largest_difference(a: StreamRun, b: StreamRun) -> float:
-    """Over all chunks, relative to the size of the outputs."""
+    """Over all chunks, relative to the largest output value."""
     worst = 0.0
     for one, other in zip(a.outputs, b.outputs, strict=True):
         for name, value in one.items():

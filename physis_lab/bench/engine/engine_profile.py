@@ -1,5 +1,7 @@
-"""What the simulator must know of an engine, from the task records of a run: block costs by batch
-size, how they vary, and what surrounds a batch. And where a chunk's time goes, for both.
+"""Profile of an engine for the simulator, from the task records of its runs.
+
+Block costs by batch size, their variation, and the overheads around a batch. Also the parts of a
+chunk's response, for engine and simulator.
 """
 
 from __future__ import annotations
@@ -16,25 +18,24 @@ from physis_core.sim.noise import SpeedTrace
 from physis_lab.session.engine_run import EngineRun
 
 COLD = 6
-"""The first chunks find empty windows and cold caches."""
+"""The first chunks have empty windows and cold caches, and are left out."""
 ENOUGH = 8
-"""Fewer batches of one size say too little of it."""
+"""Minimum number of batches of a size for a cost of that size."""
 FACTORS = 512
 SPEED_STEP_S = 0.5
-"""Enough batches for a median, and short beside the minutes over which a machine's speed moves."""
+"""Long enough for a median, and short against the minutes in which a machine's speed changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a simulation needs of an engine, in seconds.
+    """What a simulation needs from an engine, in seconds.
 
-    `costs`: medians by block and batch size. `factors`: quantiles of durations over those, at the
-    speed that the machine had then (see `speed_of`).
-    `per_batch_s`: mean time between a batch and the next one, where that was ready and the first
-    one sent nothing. `per_send_s`: how much longer that is for each chunk that was sent to another
-    worker. `per_hop_s`, `per_entry_s`: medians from one worker, and from the front, to a worker
-    that idles. `per_message_s`: by how much the chunks of one batch leave one after the other; the
-    first may find the next worker idle, and runs alone then.
+    `costs`: medians by block and batch size. `factors`: quantiles of duration / cost, at the
+    machine's speed at that time (`speed_of`). `per_batch_s`: mean time between a batch and the
+    next, when that was ready and the first sent nothing. `per_send_s`: additional time per chunk
+    sent to another worker. `per_hop_s`, `per_entry_s`: medians from a worker, and from the front,
+    to an idle worker. `per_message_s`: time between the messages of one batch; the first may find
+    the next worker idle and run alone.
     """
 
     costs: dict[int, dict[int, float]]
@@ -47,12 +48,13 @@ class Measured:
 
 
 def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int) -> Measured:
-    """Costs are taken from `runs`, with the workers as busy as they get; the ways between them from
-    `lone`, with one chunk under way at a time. A worker that computes looks at its mail afterwards,
-    and the model has that wait already. All of them are runs of one session.
+    """Costs come from `runs` with busy workers, transfers from `lone` with one chunk in flight.
+
+    A computing worker reads its messages after the batch; the simulator models that wait itself.
+    All runs belong to one session.
 
     Raises:
-        ValueError: the runs were too short to say anything.
+        ValueError: the runs are too short.
     """
     durations: dict[tuple[int, int], list[float]] = {}
     gaps: list[tuple[int, float]] = []
@@ -89,7 +91,7 @@ def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int
     ways = np.concatenate([run.trace.tasks for run in lone])
     ways = ways[ways["chunk"] >= COLD]
     if not len(ways):
-        raise ValueError(f"no chunk after the first {COLD} went its way alone")
+        raise ValueError(f"the single-chunk runs hold no chunk after the first {COLD}")
     came = ways["ready_s"] - ways["sent_s"]
     return Measured(
         costs=costs,
@@ -105,9 +107,7 @@ def profile_of(runs: Sequence[EngineRun], lone: Sequence[EngineRun], blocks: int
 def speed_of(
     tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int, *, from_s: float
 ) -> SpeedTrace:
-    """By how much longer than `costs` the batches of a run took, device by device and half second
-    by half second (medians), from `from_s` of its clock on.
-    """
+    """Median duration / cost of a run's batches, per device and SPEED_STEP_S, from `from_s` on."""
     found: dict[int, tuple[float, ...]] = {}
     for device in np.unique(tasks["device"]).tolist():
         at_s, slow = _slowness(tasks[tasks["device"] == device], costs, blocks)
@@ -118,7 +118,7 @@ def speed_of(
             if here.size:
                 factors.append(float(np.median(here)))
             else:
-                # Nothing ran; what ran next is nearest.
+                # No batch here: use the nearest value.
                 factors.append(factors[-1] if factors else float(slow[0]))
         found[device] = tuple(factors)
     return SpeedTrace(step_s=SPEED_STEP_S, factors=found)
@@ -127,7 +127,7 @@ def speed_of(
 def _slowness(
     tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Of one device's batches: when each began, and its seconds over those of `costs`."""
+    """Of one device's batches: start times, and durations relative to `costs`."""
     _, first = np.unique(tasks["batch"], return_index=True)
     batches = tasks[first]
     table = CostTable(costs)
@@ -139,7 +139,7 @@ def _slowness(
 
 
 def _factors(tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int) -> list[float]:
-    """Of all batches after the first chunks, at the speed that the machine had just then."""
+    """Duration / (cost x speed at that time) of all batches after the first chunks."""
     steady = tasks[tasks["chunk"] >= COLD]
     if not len(steady):
         return []
@@ -154,12 +154,12 @@ def _factors(tasks: Any, costs: Mapping[int, Mapping[int, float]], blocks: int) 
 
 
 def _hopped(tasks: Any) -> Any:
-    """Which of them came from another worker."""
+    """Mask of the tasks whose input came from another worker."""
     return (tasks["source"] >= 0) & (tasks["source"] != tasks["device"])
 
 
 def _message_s(tasks: Any, hopped: Any) -> float:
-    """Median distance in time of the messages of one batch; 0 where no batch sent two."""
+    """Median time between the messages of one batch; 0 if no batch sent two."""
     who = ["stream", "epoch", "chunk", "stage"]
     batch_of = {
         tuple(record): (int(device), int(batch))
@@ -179,8 +179,8 @@ def _message_s(tasks: Any, hopped: Any) -> float:
 
 
 def with_sizes(seen: Mapping[int, float], at_start: Mapping[int, float]) -> dict[int, float]:
-    """The row with the sizes that did not occur: as the workers measured them at their start, in
-    proportion to the nearest size that did.
+    """Complete a row with the sizes that did not occur: the worker's start-up measurement, scaled
+    by the nearest size that occurred.
     """
     row = dict(seen)
     if not at_start:
@@ -195,10 +195,10 @@ def with_sizes(seen: Mapping[int, float], at_start: Mapping[int, float]) -> dict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Mean seconds of a chunk between its release and its exit, by what it spent them on.
+    """Mean parts of a chunk's response in seconds.
 
-    `link`: on the way between workers, and from the front; `queue`: ready and not yet running;
-    `compute`: in a batch, whatever its size.
+    `link`: in transfer between workers and from the front; `queue`: ready, not yet running;
+    `compute`: in a batch of any size.
     """
 
     compute_s: float
@@ -207,7 +207,7 @@ class Parts:
 
 
 def parts_of(tasks: Any, stages: int, settle: int) -> Parts:
-    """From task records of `TASK_DTYPE`, chunks from `settle` on that walked all stages."""
+    """From task records of `TASK_DTYPE`, over chunks from `settle` on that ran all stages."""
     steady = tasks[tasks["chunk"] >= settle]
     key = steady["stream"].astype(np.int64) * (1 << 40) + steady["chunk"].astype(np.int64)
     names, counts = np.unique(key, return_counts=True)
@@ -225,10 +225,10 @@ def parts_of(tasks: Any, stages: int, settle: int) -> Parts:
 
 
 def _between(gaps: list[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds before any batch, and for each chunk that the one before it sent.
+    """Seconds between two batches, and additional seconds per chunk that the first one sent.
 
-    `gaps`: how many were sent, and the seconds between the two. Where every batch sends, or none
-    does, the two are not told apart, and all counts as the first.
+    `gaps`: (chunks sent, seconds between the batches). If all batches send, or none does, the two
+    cannot be separated and everything counts as the first.
     """
     quiet = [seconds for sent, seconds in gaps if not sent]
     sending = [(sent, seconds) for sent, seconds in gaps if sent]
@@ -240,8 +240,7 @@ def _between(gaps: list[tuple[int, float]]) -> tuple[float, float]:
 
 
 def _trimmed_mean(values: list[float]) -> float:
-    """A batch that waits for the front's or a peer's message is no dispatch: beyond p99 there are
-    only stalls, which the durations have as well."""
+    """Mean up to p99: beyond it are stalls of the machine, which the durations contain as well."""
     if not values:
         return 0.0
     kept = np.array(values)
@@ -249,5 +248,5 @@ def _trimmed_mean(values: list[float]) -> float:
 
 
 def _median(seconds: Any) -> float:
-    """0 where nothing went that way: one worker alone has no hops."""
+    """0 without samples: a single worker has no hops."""
     return float(np.median(seconds)) if len(seconds) else 0.0

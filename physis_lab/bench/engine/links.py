@@ -1,12 +1,10 @@
-"""`physis bench links`: what one hop between two processes costs beyond computing, against bare
-gloo.
+"""`physis bench links`: the overhead of one hop between two processes, against bare gloo.
 
-A hop is counted from the end of the compute in one process to the start of the compute in the
-other, with one chunk under way, so that the receiver is always idle: it holds sending, receiving,
-the wake of the event loop and dispatch. The yardstick moves as many bytes with a bare send and
-receive, its sender having computed as long before and its receiver having waited as long. In both,
-each of the two processes is bound to a core of its own: left to the scheduler, they may share one
-for a while.
+A hop lasts from the end of the computation in one process to its start in the other, with one chunk
+in flight so that the receiver is always idle. It contains sending, receiving, waking the event loop
+and dispatch. The baseline sends the same number of bytes with a bare gloo send and receive, after
+the same compute time in the sender. Every process is bound to its own core, because the operating
+system may otherwise put both on one for a while.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from physis_core.deployment.deployment import simple_deployment
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
-from physis_core.types import UserError
 from physis_core.worker.links.link import PayloadLayout
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.engine.peer_gloo import one_way_s
-from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
+from physis_lab.session.engine_run import free_stream, run_streams
 
 Seconds = npt.NDArray[np.float64]
 
@@ -42,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, low in (("chunks", 10), ("repeat", 1)):
-        if getattr(args, name) < low:
-            raise UserError(name, getattr(args, name), f"must be at least {low}")
+    require_at_least(args, chunks=10, repeat=1)
     models = [_model(tokens) for tokens in TOKENS]
     sizes = [_message_bytes(model) for model in models]
     ours: list[list[float]] = [[] for _ in sizes]
@@ -87,17 +83,16 @@ def _model(tokens: int) -> ModelRef:
 
 
 def _message_bytes(model: ModelRef) -> int:
-    """Envelope and hidden state, as they cross from block 0 to block 1."""
+    """Size of envelope and hidden state between block 0 and block 1."""
     return PayloadLayout(load_spec(model)).bytes_for([1])
 
 
 def _hops_s(model: ModelRef, chunks: int) -> tuple[Seconds, Seconds]:
-    """Seconds of each hop, and of each compute before one."""
+    """Seconds of each hop, and of the computation before it."""
     deployment = simple_deployment(model, partition="block", devices=2, workers=2, bind_cores=True)
     run = run_streams(
         deployment, [free_stream(max_in_flight=1)], chunks=chunks + 20, timeout_s=TIMEOUT_S
     )
-    pause_between_runs()
     tasks = run.trace.tasks
     left = {int(t["chunk"]): float(t["end_s"]) for t in tasks if t["stage"] == 0}
     hops = [float(t["start_s"]) - left[int(t["chunk"])] for t in tasks if t["stage"] == 1]

@@ -1,9 +1,9 @@
-"""The yardstick of `physis bench links`: a bare gloo send and receive between two processes.
+"""Baseline of `physis bench links`: a bare gloo send and receive between two processes.
 
-Run as `python -m physis_lab.bench.engine.peer_gloo` with one JSON argument, twice. Rank 1 prints a
-JSON list: one-way seconds of each message, for each size. Between messages rank 0 computes and rank
-1 waits, as two neighbouring stages do: a core that has gone idle takes several times as long to
-wake as one that never sleeps, and that is no cost of the engine's.
+Runs as `python -m physis_lab.bench.engine.peer_gloo`, once per rank, with one JSON argument. Rank 1
+prints a JSON list with the one-way seconds of each message, for each size. Between messages rank 0
+computes and rank 1 waits, as two neighbouring stages do: an idle core takes several times longer to
+wake up than a busy one, and that is not a cost of the engine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WARM_UP = 20
 def one_way_s(
     sizes_bytes: Sequence[int], *, gaps_s: Sequence[float], exchanges: int, timeout_s: float
 ) -> list[list[float]]:
-    """For each size the one-way time of each message. [sizes][exchanges]
+    """One-way seconds of each message, [sizes][exchanges].
 
-    `gaps_s`: for each size, how long the sender computes before each message.
+    `gaps_s`: for each size, how long the sender computes before a message.
 
     Raises:
         RuntimeError: a process failed.
@@ -75,7 +75,7 @@ def _main(argument: str) -> None:
         result.append(times[WARM_UP:])
     if rank == 1:
         print(json.dumps(result), flush=True)
-    # Neither may go before the other has its last message.
+    # Both must stay until the other has its last message.
     store.set(f"done/{rank}", "1")
     store.wait(["done/0", "done/1"])
 

@@ -1,10 +1,9 @@
-"""The peer of `physis bench pipeline`: torch.distributed.pipelining's forward schedule on the same
-model.
+"""The peer of `physis bench pipeline`: the forward schedule of torch.distributed.pipelining.
 
-One process per rank, run as `python -m physis_lab.bench.engine.peer_torch` with one JSON argument.
-Each microbatch is one chunk; a rank keeps the KV of its own stages in its module, which is sound
-because the schedule runs the microbatches of a rank in order. The last rank prints one JSON line:
-when each chunk was done.
+Runs as `python -m physis_lab.bench.engine.peer_torch`, once per rank, with one JSON argument. A
+microbatch is one chunk. Each rank keeps the KV of its stages in its module, which is correct
+because the schedule runs a rank's microbatches in order. The last rank prints one JSON line with
+the completion time of each chunk.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from physis_lab.bench.engine.ranks import run_ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRun:
-    """Chunks' completion times [s, monotonic] at the last rank, in order."""
+    """Completion times of the chunks at the last rank [s, monotonic], in order."""
 
     done_s: tuple[float, ...]
     action_sum: float
 
 
 class _ChunkStages(torch.nn.Module):
-    """The contiguous stages first .. last - 1 of the walk of a chunk, with their KV."""
+    """Stages first .. last - 1 of a chunk, in order, with their KV."""
 
     def __init__(self, model: SyntheticModel, first: int, last: int) -> None:
         super().__init__()
@@ -73,11 +72,10 @@ class _ChunkStages(torch.nn.Module):
 def run_peer(
     config: Mapping[str, Any], *, ranks: int, chunks: int, port: int, timeout_s: float
 ) -> PeerRun:
-    """Start `ranks` processes, stream `chunks` chunks of one observation through them, and read
-    the times.
+    """Run `chunks` chunks of one observation through `ranks` processes.
 
     Raises:
-        RuntimeError: a rank failed; the message holds the end of what it said.
+        RuntimeError: a rank failed; the message holds the end of its output.
     """
     orders = [
         {"rank": rank, "ranks": ranks, "chunks": chunks, "port": port, "model": dict(config)}
@@ -93,7 +91,7 @@ def _main(argument: str) -> None:
     torch.set_num_threads(1)
     cores = own_cores(os.sched_getaffinity(0), worker=rank, workers=ranks, threads=1)
     os.sched_setaffinity(0, cores)
-    # Left to itself, torch takes the address that the host's name stands for, and listens at all.
+    # By default torch resolves the host's name and listens on all interfaces.
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     host, port = "127.0.0.1", given["port"]
     store = listening_store(host, port) if rank == 0 else TCPStore(host, port, None, False)

@@ -1,13 +1,14 @@
-"""`physis bench pipeline`: the five partitions side by side, two processes against one, and a peer.
+"""`physis bench pipeline`: the five partitions, two processes against one, and a peer.
 
-The peer's queues hold all chunks from the beginning. It is therefore compared with the engine at
-two chunks a device in flight, which is what a link has room for: with same-block batches, as the
-engine is deployed, and without them, stage for stage as the peer computes. And with the engine as
-it runs free by itself: with one chunk more than devices, because a chunk that waits grows old.
+The peer is torch.distributed.pipelining. Its queues hold all chunks from the start, so it is
+compared with the engine at two chunks in flight per device, the capacity of a link: once with
+same-block batches, as the engine is deployed, and once without, stage for stage as the peer
+computes. A third ratio is against the engine's default of one chunk more than devices, which keeps
+chunks from waiting and aging.
 
-Measured rows run real blocks in real processes, as many as there are cores; the rows beyond run
-the same engine on emulated devices with the block times that were measured in this run. Each row
-says which it is. Every process that computes, the peer's as well, is bound to a core of its own.
+Measured rows run real blocks in real processes, one per core. The other rows run the same engine on
+emulated devices with the block times measured in this run; the table says which is which. Every
+computing process, including the peer's, is bound to its own core.
 """
 
 from __future__ import annotations
@@ -33,27 +34,26 @@ from physis_core.model.synthetic.config import SyntheticConfig
 from physis_core.model.synthetic.model import SyntheticModel
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import Partition, make_partition
-from physis_core.types import UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.engine.peer_torch import run_peer
 from physis_lab.session.engine_run import (
     MODEL,
     StreamRun,
     free_stream,
-    pause_between_runs,
     run_streams,
 )
 
 SLOWEST_BLOCK_MS = 5.0
 TIMEOUT_S = 600.0
 FULL = 4
-"""Chunks in flight that fill two devices: one computes, one waits at each."""
+"""Chunks in flight that fill two devices: one computing and one waiting at each."""
 BATCH = 2
-"""Steps of each block that one of two devices holds: a chunk at one, the next at the other."""
+"""Denoising steps of each block on one of two devices, and so the largest batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. Interval and response are medians of the steady state."""
+    """One line of the table: mean interval and median response of the steady state."""
 
     partition: str
     devices: int
@@ -61,20 +61,18 @@ class Row:
     interval_ms: float
     response_ms: float
     memory_mib: float
-    """Of the fullest device: weights once per block, and the KV of one stream."""
+    """Of the device that holds most: the weights of its blocks and the KV of one stream."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunks", type=int, default=40, help="after the fill, in each run")
     parser.add_argument("--repeat", type=int, default=3, help="runs behind each spread")
-    # Enough for a block to take 5 ms and more on the machines that this was tried on.
+    # A block then takes at least 5 ms on the machines that this was tried on.
     parser.add_argument("--tokens", type=int, default=80, help="tokens of a chunk")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, low in (("chunks", 8), ("repeat", 1), ("tokens", 1)):
-        if getattr(args, name) < low:
-            raise UserError(name, getattr(args, name), f"must be at least {low}")
+    require_at_least(args, chunks=8, repeat=1, tokens=1)
     torch.set_num_threads(1)
     config = {**MODEL, "tokens": args.tokens}
     model = ModelRef(family="synthetic", config=config)
@@ -189,7 +187,7 @@ def _measured(
     in_flight: int | None = None,
     max_batch: int | None = None,
 ) -> StreamRun:
-    """`max_batch` is 1 where not given; with `block`, as many steps as share a device."""
+    """`max_batch` defaults to 1, with `block` to the steps that share a device."""
     deployment = simple_deployment(
         model,
         partition=kind,
@@ -221,20 +219,18 @@ def _emulated(
 
 
 def _steady_run(deployment: Deployment, chunks: int, in_flight: int | None = None) -> StreamRun:
-    """Chunks after the pipeline's fill and after the KV window is full."""
+    """The chunks after the pipeline and the KV windows are full."""
     skip = max(len(deployment.devices), load_spec(deployment.model).window_chunks) + 2
     stream = free_stream(max_in_flight=in_flight)
     run = run_streams(deployment, [stream], chunks=chunks + skip, timeout_s=TIMEOUT_S)
-    pause_between_runs()
     return run.streams[0].steady(skip)
 
 
 def _block_costs_s(model: ModelRef) -> dict[int, dict[int, float]]:
-    """Seconds by block and batch size up to D, as a worker measures them at its start."""
+    """Seconds by block and batch size up to D, as a worker measures them at start."""
     spec = load_spec(model)
     deployment = simple_deployment(model, workers=1, max_batch=spec.steps)
     run = run_streams(deployment, [free_stream()], chunks=2, timeout_s=TIMEOUT_S)
-    pause_between_runs()
     return {block: dict(row) for block, row in run.costs_s.items()}
 
 
@@ -273,8 +269,8 @@ def _fullest_device_bytes(model: ModelRef, partition: Partition) -> int:
 
 
 def _print_rows(rows: list[Row], console: Console) -> None:
-    table = Table(title="Partitions: interval is not response", title_justify="left")
-    for heading in ("partition", "devices", "how", "interval ms", "response ms", "MiB a device"):
+    table = Table(title="Partitions (interval is not latency)", title_justify="left")
+    for heading in ("partition", "devices", "how", "interval ms", "response ms", "MiB per device"):
         table.add_column(heading, justify="left" if heading in ("partition", "how") else "right")
     for row in rows:
         table.add_row(

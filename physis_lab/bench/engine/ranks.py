@@ -1,4 +1,4 @@
-"""Start one process per rank of a peer, wait for all, and read what they printed."""
+"""Start one process per rank of a peer, wait for all, and read their results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def run_ranks(module: str, orders: Sequence[Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
-    """Run `python -m MODULE ORDER` for each order (JSON); the last line that each printed, as JSON.
+    """Run `python -m MODULE ORDER` for each order (JSON); returns each last output line as JSON.
 
-    None for a rank that printed nothing. No process is left, however this ends.
+    None stands for a rank without output. All processes have ended when this returns or raises.
 
     Raises:
-        RuntimeError: a rank failed; the message holds the end of what it said.
+        RuntimeError: a rank failed; the message holds the end of its output.
     """
     processes = [
         subprocess.Popen(

@@ -1,11 +1,11 @@
-"""`physis bench recovery`: what the two ways back from a lost worker cost, before and after.
+"""`physis bench recovery`: what recovery from a lost worker costs, by snapshot and by rebuild.
 
-Three parts, on one synthetic model. While all goes well: the chunk rate with snapshots every n
-chunks against none, and what each copies and sends. After a loss: two processes share a stream, a
-third one runs another; one of the two is killed with kill -9, and the time until the first chunk of
-the stream's new epoch is split at the points that the engine notes. Quality: how far a stream that
-was rebuilt from its outputs is from one that was never interrupted (`recovery_quality`); with
-`--checkpoint` also for a trained policy.
+Three parts, on one synthetic model. Normal operation: the chunk rate with a snapshot every n chunks
+against none, and how much each snapshot copies and sends. After a loss: two processes share a
+stream and a third runs another; one of the two is killed with kill -9, and the time to the first
+chunk of the new epoch is split at the events that the engine records. Quality: how far a rebuilt
+stream is from one that was never interrupted (`recovery_quality`), with `--checkpoint` also for a
+trained policy.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.partition import make_partition
 from physis_core.types import FinishedChunk, Refused, UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.engine.recovery_quality import synthetic_quality, trained_quality
 from physis_lab.session.engine_run import free_stream, pause_between_runs, zero_observation
 
@@ -53,16 +54,14 @@ MIB = 2**20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--chunks", type=int, default=200, help="in each run without a loss")
+    parser.add_argument("--chunks", type=int, default=200, help="of each run without a loss")
     parser.add_argument("--repeat", type=int, default=3, help="runs behind each spread")
-    parser.add_argument("--checkpoint", type=Path, help="physis-tiny, for quality in rad")
-    parser.add_argument("--window", type=int, default=6, help="H: chunks that a KV window holds")
+    parser.add_argument("--checkpoint", type=Path, help="physis-tiny policy, for quality in rad")
+    parser.add_argument("--window", type=int, default=6, help="H: chunks of a KV window")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, low in (("chunks", 32), ("repeat", 1), ("window", 2)):
-        if getattr(args, name) < low:
-            raise UserError(name, getattr(args, name), f"must be at least {low}")
+    require_at_least(args, chunks=32, repeat=1, window=2)
     checkpoint: Path | None = args.checkpoint
     if checkpoint is not None and not checkpoint.is_file():
         raise UserError("checkpoint", str(checkpoint), "no such file")
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         def at(what: str) -> None:
             progress.update(task, description=what, advance=1)
 
-        figures.update(_while_all_is_well(model, args.chunks, args.repeat, at))
+        figures.update(_in_normal_operation(model, args.chunks, args.repeat, at))
         for way in ("snapshot", "rebuild"):
             figures.update(_after_a_loss(model, way, args.repeat, at))
         for kv in ("noisy", "clean"):
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         if checkpoint is not None:
             at("quality, trained")
             figures.update(trained_quality(checkpoint))
-    print_figures("The way back from a lost worker", figures, console)
+    print_figures("Recovery from a lost worker", figures, console)
     return result(
         figures,
         {
@@ -94,13 +93,13 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             "chunks": args.chunks,
             "repeat": args.repeat,
             "kv_bytes_per_stage": load_spec(model).kv_bytes,
-            "workers": "2 and a third one for the other stream; block partition",
+            "workers": "2, and a third for the other stream; block partition",
         },
     )
 
 
 class _Session:
-    """A running engine and its chunks by (stream, epoch), until it is left."""
+    """A running engine and its chunks by (stream, epoch)."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.chunks: dict[tuple[str, int], list[FinishedChunk]] = defaultdict(list)
@@ -143,10 +142,10 @@ class _Session:
         pause_between_runs()
 
 
-def _while_all_is_well(
+def _in_normal_operation(
     model: ModelRef, chunks: int, repeat: int, at: Callable[[str], None]
 ) -> dict[str, Figure]:
-    """Rates side by side, round by round; and the workers' own account of their copies."""
+    """Intervals with and without snapshots, alternating; and the workers' copy counters."""
     intervals_ms: dict[int, list[float]] = defaultdict(list)
     counters: dict[int, list[dict[str, float]]] = defaultdict(list)
     for _ in range(repeat):
@@ -172,19 +171,21 @@ def _while_all_is_well(
         name = f"recovery.every{every}"
         pairs = list(zip(intervals_ms[every], intervals_ms[0], strict=True))
         figures[f"{name}_interval_ratio"] = repeated([a / b for a, b in pairs], "x without")
-        figures[f"{name}_cost"] = repeated([a - b for a, b in pairs], "ms a chunk")
+        figures[f"{name}_cost"] = repeated([a - b for a, b in pairs], "ms per chunk")
         rows = counters[every]
-        figures[f"{name}_bytes"] = repeated([r["bytes"] / MIB for r in rows], "MiB a chunk")
-        figures[f"{name}_copy"] = repeated([1e3 * r["copy_s"] for r in rows], "ms a chunk")
-        figures[f"{name}_send"] = repeated([1e3 * r["send_s"] for r in rows], "ms a chunk, beside")
-        figures[f"{name}_skipped"] = repeated([r["skipped"] for r in rows], "copies a chunk")
+        figures[f"{name}_bytes"] = repeated([r["bytes"] / MIB for r in rows], "MiB per chunk")
+        figures[f"{name}_copy"] = repeated([1e3 * r["copy_s"] for r in rows], "ms per chunk")
+        figures[f"{name}_send"] = repeated(
+            [1e3 * r["send_s"] for r in rows], "ms per chunk, in parallel"
+        )
+        figures[f"{name}_skipped"] = repeated([r["skipped"] for r in rows], "copies per chunk")
     return figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loss:
-    """`killed_s` is just before the kill; `bystander_s` the other stream's longest interval from
-    then until the first chunk of the new epoch, `before_s` the one before.
+    """One loss. `killed_s` is just before the kill. `bystander_s` and `before_s` are the longest
+    intervals of the other stream after and before it.
     """
 
     killed_s: float
@@ -199,7 +200,7 @@ def _after_a_loss(
 ) -> dict[str, Figure]:
     losses = []
     for _ in range(repeat):
-        at(f"kill -9, back by {way}")
+        at(f"kill -9, recovery by {way}")
         losses.append(_lose(model, way))
     name = f"recovery.{way}"
 
@@ -246,7 +247,7 @@ def _lose(model: ModelRef, way: str) -> _Loss:
         (record,) = session.engine.recoveries()
         exits = np.array([c.exit_s for c in session.chunks[("bystander", 0)]])
         if session.chunks[("bystander", 1)]:
-            raise RuntimeError("a stream that did not touch the loss went up an epoch")
+            raise RuntimeError("a stream that did not use the lost worker changed its epoch")
     during = np.diff(exits[np.searchsorted(exits, killed_s) - 1 :])
     calm = np.diff(exits[exits <= killed_s])
     return _Loss(
@@ -259,12 +260,12 @@ def _lose(model: ModelRef, way: str) -> _Loss:
 
 
 def _off_reference(model: ModelRef, record: RecoveryRecord, new: list[FinishedChunk]) -> float:
-    """Largest difference of the chunks after a loss from the reference's, brought back alike."""
+    """Largest difference of the chunks after a loss from a reference recovered the same way."""
     loaded = load(model)
     spec = loaded.spec
     seen = {name: np.zeros(s.shape, np.float32) for name, s in spec.observation.items()}
     if record.from_chunk is None:
-        raise RuntimeError("the stream went on with empty KV")
+        raise RuntimeError("the stream continued with empty KV")
     before = ReferenceStream(loaded, seed=SEED)
     past = []
     for _ in range(record.from_chunk[1] + 1):

@@ -1,8 +1,8 @@
-"""How far off a stream is after a loss: rebuilt from its outputs, or with empty KV.
+"""How much a stream's actions change by a loss: rebuilt from its outputs, or with empty KV.
 
-By the reference, so that nothing but the KV differs: the same noise, observations and conditions.
-The measure is the stream that was never interrupted. Beside it stands what another draw of the
-noise does to that same stream, which nobody calls an error.
+Computed with the reference, so that only the KV differs; noise, observations and conditions are
+equal. The baseline is the stream that was never interrupted. For scale, the effect of another noise
+seed on the same stream is given too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAYS = ("rebuilt", "empty", "redrawn")
 _STREAMS = 5
 _EPISODE_S = 12.0
 _LOSS_EVERY = 25
-"""Chunks of an episode between two losses, all of which begin from the uninterrupted stream."""
+"""Chunks between two losses of an episode; each starts from the uninterrupted stream."""
 
 Seen = Mapping[str, Array]
 
@@ -52,8 +52,9 @@ def synthetic_quality(config: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def trained_quality(checkpoint: Path) -> dict[str, Figure]:
-    """Median and p99 over joints, points and chunks of the difference in rad, with a trained policy
-    on the observations of arms that it moves itself.
+    """Median and p99 over joints, points and chunks of the difference in rad.
+
+    With a trained policy, on the observations of arms that it moves itself.
     """
     model = load(ModelRef(family="tiny", checkpoint=str(checkpoint)))
     window = model.spec.window_chunks
@@ -66,7 +67,7 @@ def trained_quality(checkpoint: Path) -> dict[str, Figure]:
                 off[way].append((actions[way] - actions["whole"]).abs().flatten())
     figures = {}
     for way in WAYS:
-        # One value per loss, so that the spread is over losses.
+        # One value per loss: the spread is over losses.
         medians = [float(values.median()) for values in off[way]]
         largest = [float(torch.quantile(values, 0.99)) for values in off[way]]
         figures[f"recovery.{way}_off_trained_p50"] = repeated(medians, "rad")
@@ -77,7 +78,7 @@ def trained_quality(checkpoint: Path) -> dict[str, Figure]:
 def _actions_after(
     model: StagedModel, before: Sequence[Seen], after: Sequence[Seen], seed: int
 ) -> dict[str, torch.Tensor]:
-    """Actions [chunks, ...] made from `after` by each way, and by the `whole` stream."""
+    """Actions [chunks, ...] from `after`, by each of WAYS and by the `whole` stream."""
     first = ReferenceStream(model, seed=seed)
     past: list[Payload] = []
     for seen in before:
@@ -97,8 +98,8 @@ def _actions_after(
 
 
 def _observations(model: StagedModel, seed: int) -> list[Seen]:
-    """What an arm of the simulator shows chunk by chunk while the model moves it."""
-    # Here, so that the other parts of the benchmark need no simulator.
+    """Observations, one per chunk, of a simulated arm that the model moves."""
+    # Imported here, so that the other parts of the benchmark need no simulator.
     from physis_core.model.image_input import resize_rgb
     from physis_lab.arm.camera import Camera
     from physis_lab.arm.plant import Plant

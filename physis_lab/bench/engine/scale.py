@@ -1,8 +1,8 @@
 """`physis bench scale`: many emulated stages on as many emulated devices, through the real queues.
 
-What is measured is the engine's own overhead: links, queues, dispatch, control and metrics are the
-real ones; only the computing is replaced by waiting. The comparison is an ideal pipeline with the
-same credits, the same places and the same durations that costs nothing itself (`ideal_exits_s`).
+This measures the engine's overhead: links, queues, dispatch, control and metrics are real, and only
+the computation is replaced by waiting. The baseline is an ideal pipeline with the same credits,
+slots and durations, and no overhead (`ideal_exits_s`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from physis_core.model.registry import ModelRef
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.pipeline.emulation import DurationNoise
 from physis_core.types import UserError
-from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
+from physis_lab.bench.arguments import require_at_least
+from physis_lab.session.engine_run import free_stream, run_streams
 
 Seconds = npt.NDArray[np.float64]
 
@@ -37,16 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage-ms", type=float, default=20.0, help="duration of a stage")
     parser.add_argument("--repeat", type=int, default=3, help="runs behind each spread")
     parser.add_argument(
-        "--workers", type=int, default=1, help="processes that host the devices; 0: this one"
+        "--workers", type=int, default=1, help="processes that host the devices; 0: this process"
     )
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if args.stages < STEPS or args.stages % STEPS:
         raise UserError("stages", args.stages, f"must be a multiple of {STEPS}")
-    for name in ("chunks", "repeat"):
-        if getattr(args, name) < 1:
-            raise UserError(name, getattr(args, name), "must be at least 1")
+    require_at_least(args, chunks=1, repeat=1)
     if not 0.1 <= args.stage_ms <= 1000.0:
         raise UserError("stage_ms", args.stage_ms, "must be from 0.1 to 1000")
     stage_s = args.stage_ms / 1e3
@@ -56,12 +55,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         task = progress.add_task("emulated stages", total=steps)
 
         def measure(seconds: float, noise: float, seed: int, chunks: int) -> tuple[Any, Deployment]:
-            progress.update(task, description=f"{seconds * 1e3:g} ms a stage, noise {noise:g}")
+            progress.update(task, description=f"{seconds * 1e3:g} ms per stage, noise {noise:g}")
             deployment = _deployment(args.stages, args.workers, seconds, noise, seed)
             total = args.stages + chunks
             limit_s = 60.0 + 4.0 * (total + args.stages) * seconds
             run = run_streams(deployment, [free_stream()], chunks=total, timeout_s=limit_s)
-            pause_between_runs()
             progress.advance(task)
             return run.streams[0], deployment
 
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             chunks=args.stages + args.chunks,
             duration_s=_durations(deployment, stage_s),
             credits=deployment.credits,
-            places=args.stages + 1,
+            slots=args.stages + 1,
         )
         ours = one.steady(args.stages)
         span = ideal[-1] - ideal[args.stages]
@@ -130,19 +128,19 @@ def ideal_exits_s(
     chunks: int,
     duration_s: Callable[[int, int], float],
     credits: int,
-    places: int,
+    slots: int,
 ) -> Seconds:
-    """When each chunk leaves a pipeline without any overhead. [chunks]
+    """Exit time of each chunk from a pipeline without overhead, [chunks] s.
 
-    A max-plus recursion. Chunk c starts at stage s when it has left s - 1, when chunk c - 1 has
-    left s, and when chunk c - credits has started at s + 1 (so that there is room behind). Chunk c
-    enters when chunk c - places has left the last stage.
+    A max-plus recursion. Chunk c starts at stage s when it has left s - 1, chunk c - 1 has left s,
+    and chunk c - credits has started at s + 1, which frees a place in the queue behind s. Chunk c
+    enters when chunk c - slots has left the last stage.
     """
     start = np.zeros((chunks, stages + 1))
     exit_s = np.zeros(chunks)
     before = np.zeros(stages)
     for c in range(chunks):
-        at = exit_s[c - places] if c >= places else 0.0
+        at = exit_s[c - slots] if c >= slots else 0.0
         room = start[c - credits] if c >= credits else None
         own = start[c]
         for s in range(stages):

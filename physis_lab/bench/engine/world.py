@@ -1,8 +1,8 @@
-"""`physis bench world`: frames a second of the world model, with decoding and without it.
+"""`physis bench world`: frames per second of the world model, with and without decoding.
 
-The same checkpoint, partition and worker processes; chunks enter as fast as places come free, for
-one world and for two. The configurations take turns, so that all of them see the same machine.
-With the checkpoint of a policy that draws its future (`physis_tiny_wam`), the same of that.
+One checkpoint, partition and set of workers; chunks enter as soon as a slot is free, for one world
+and for two. The configurations alternate, so that slow phases of the machine affect all of them.
+The checkpoint may also be a policy that predicts frames (`physis_tiny_wam`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from physis_core.model.description import ModelDescription
 from physis_core.model.registry import ModelRef, describe, find_model
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
-from physis_lab.session.engine_run import free_stream, pause_between_runs, run_streams
+from physis_lab.bench.arguments import require_at_least
+from physis_lab.session.engine_run import free_stream, run_streams
 
 WARM_UP_CHUNKS = 10
 TIMEOUT_S = 120.0
@@ -32,24 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partition", default="block")
     parser.add_argument("--workers", type=int, default=2, help="worker processes, one device each")
-    parser.add_argument("--chunks", type=int, default=60, help="chunks a run, after the fill")
+    parser.add_argument("--chunks", type=int, default=60, help="chunks per run, after the fill")
     parser.add_argument("--repeat", type=int, default=3)
 
 
-def drawing_model(checkpoint: Path) -> tuple[ModelRef, ModelDescription]:
-    """Raises UserError where the file is no model, or one that draws nothing."""
+def model_with_frames(checkpoint: Path) -> tuple[ModelRef, ModelDescription]:
+    """Raises UserError if the file is not a model that generates frames."""
     ref = find_model(checkpoint)
     description = describe(ref)
     if description.frames is None:
-        raise UserError("checkpoint", str(checkpoint), "is a model that draws no pictures")
+        raise UserError("checkpoint", str(checkpoint), "is a model that generates no frames")
     return ref, description
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, least in (("workers", 1), ("chunks", 10), ("repeat", 1)):
-        if getattr(args, name) < least:
-            raise UserError(name, getattr(args, name), f"must be at least {least}")
-    ref, description = drawing_model(args.checkpoint)
+    require_at_least(args, workers=1, chunks=10, repeat=1)
+    ref, description = model_with_frames(args.checkpoint)
     frames = description.frames
     assert frames is not None
     intervals: dict[tuple[bool, int], list[float]] = {}
@@ -70,12 +69,11 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                     timeout_s=TIMEOUT_S,
                 )
                 steady = [stream.steady(WARM_UP_CHUNKS) for stream in done.streams]
-                # Chunks of all worlds together, over the time in which all of them ran.
+                # Chunks of all worlds together per second.
                 rate_hz = sum(stream.rate_hz for stream in steady)
                 intervals.setdefault((decode, worlds), []).append(1.0 / rate_hz)
                 answered = sorted(s for stream in steady for s in stream.responses_s)
                 responses.setdefault((decode, worlds), []).append(answered[len(answered) // 2])
-                pause_between_runs()
     figures: dict[str, Figure] = {}
     for (decode, worlds), found in sorted(intervals.items(), reverse=True):
         name = f"{'decoded' if decode else 'latents'}.{worlds}_world{'s' * (worlds > 1)}"
@@ -90,7 +88,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             [1e3 * s for s in responses[decode, worlds]], "ms"
         )
     drawn = f"{frames.count} x {frames.width} x {frames.height}"
-    print_figures(f"{args.checkpoint.stem}: {drawn} a chunk", figures, console)
+    print_figures(f"{args.checkpoint.stem}: {drawn} per chunk", figures, console)
     return result(
         figures,
         {

@@ -1,4 +1,4 @@
-"""Nodes that benchmarks put into a stack."""
+"""Nodes that benchmarks add to a stack."""
 
 from physis_ros.node.startup import hold_interrupts
 

@@ -1,7 +1,7 @@
-"""The ends of `physis bench ros-path`: cameras, a bare relay, and the robot's end of the command.
+"""Endpoints of `physis bench ros-path`: the cameras, a bare relay, and the robot's command topic.
 
-`python -m physis_lab.bench.nodes.path_bench source|relay|probe FILE`, each a process of its own
-until SIGINT. The probe writes one row to FILE for each trajectory that reaches the robot's end.
+`python -m physis_lab.bench.nodes.path_bench source|relay|probe FILE`, each in its own process until
+SIGINT. The probe writes one row to FILE for each trajectory that reaches the robot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import rclpy
-from rclpy.experimental import EventsExecutor
+from rclpy.experimental.events_executor import EventsExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image, JointState
@@ -39,7 +39,7 @@ COLUMNS = {"heard_ns": "ns ROS", "stamp_ns": "ns ROS", "relayed": "0/1"}
 
 
 def source(node: Node, stop: threading.Event) -> None:
-    """Two cameras and an arm that stands still, in time with each other as triggered ones are."""
+    """Two cameras, triggered together, and the joint states of an arm at rest."""
     cameras = [node.create_publisher(Image, camera_raw(c).name, camera_raw(c).qos) for c in CAMERAS]
     joints = node.create_publisher(JointState, JOINT_STATES.name, JOINT_STATES.qos)
     pixels = np.random.default_rng(0).integers(0, 256, HEIGHT * WIDTH * 3, dtype=np.uint8)
@@ -62,9 +62,9 @@ def source(node: Node, stop: threading.Event) -> None:
 
 
 def relay(node: Node, stop: threading.Event) -> None:
-    """What the path is measured against: both images in, a trajectory out, and nothing else."""
+    """The baseline: both images in, a trajectory out, nothing else."""
     out = node.create_publisher(JointTrajectory, RELAYED, JOINT_TRAJECTORY.qos)
-    times_s = np.linspace(0.05, 0.4, 8)
+    times_s = np.linspace(0.05, 0.4, 8).astype(np.float64)
     positions = np.tile(HOME_RAD, (8, 1))
     writer = TrajectoryWriter(JOINT_NAMES)
     seen: dict[str, int] = {}
@@ -83,7 +83,7 @@ def relay(node: Node, stop: threading.Event) -> None:
 
 
 def probe(node: Node, stop: threading.Event, path: Path) -> None:
-    """When each trajectory reaches the robot's end, and what its stamp says."""
+    """Record arrival time and stamp of each trajectory."""
     log = RowLog(path, COLUMNS, flush_rows=1)
 
     def hear(relayed: bool) -> Callable[[JointTrajectory], None]:

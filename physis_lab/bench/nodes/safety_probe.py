@@ -1,8 +1,7 @@
-"""What `physis bench safety` listens to: `python -m physis_lab.bench.nodes.safety_probe ROLE FILE`.
+"""Recorder of `physis bench safety`: `python -m physis_lab.bench.nodes.safety_probe ROLE FILE`.
 
-`state`: one row for each safety_status. `windows`: one JSON line for each window that the buffer
-sends, with when it starts, its times and its velocities. Until SIGINT; the file is there once it
-listens.
+`state`: one row per safety_status. `windows`: one JSON line per window of the buffer, with its
+start, times and velocities. Runs until SIGINT; FILE exists as soon as the subscription does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import rclpy
-from rclpy.experimental import EventsExecutor
+from rclpy.experimental.events_executor import EventsExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from trajectory_msgs.msg import JointTrajectory

@@ -1,8 +1,8 @@
-"""The exact optimum of a small placement problem, as a constraint program.
+"""The exact optimum of a small placement problem, by constraint programming.
 
-The same problem that `plan.admission` solves by search: groupings, memory with weights counted
-once, time as the cost of batches that form. All periods are equal, so that the time of k tasks of
-one block is one number.
+The problem is the one that `plan.admission` solves by search: groupings, memory with each block's
+weights counted once per device, and time as the cost of the batches. All periods are equal, so the
+time of k tasks of a block is one number.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _UNIT_BYTES = 2.0**20
 def optimum(
     admission: Admission, requests: Sequence[StreamRequest], *, limit_s: float
 ) -> tuple[int, bool]:
-    """(most streams that fit, whether that is proven). `admission` must be empty; it is not
-    changed.
+    """(largest number of streams that fit, whether that is proven).
+
+    `admission` must be empty and is not changed.
     """
     try:
         cp_model: Any = importlib.import_module("ortools.sat.python.cp_model")
@@ -104,7 +105,7 @@ def _up(value: float) -> int:
 
 
 def _order_alike(model: Any, requests: Sequence[StreamRequest], chosen: Sequence[Any]) -> None:
-    """Of equal streams the earlier ones are taken first: they are interchangeable."""
+    """Break symmetry: of interchangeable streams the earlier ones are admitted first."""
     last: dict[str, int] = {}
     for i, request in enumerate(requests):
         if request.model in last:

@@ -1,11 +1,11 @@
-"""`physis bench fidelity`: what the simulator says against what the engine does on this machine.
+"""`physis bench fidelity`: the simulator's prediction against the engine on this machine.
 
-Partitions, one to four streams, with and without a period. Each case is profiled before and after,
-in runs of its own on the same workers: its streams free running for what computing costs, and one
-chunk at a time for what the ways between workers do. The simulator gets that profile. Of the
-compared run it gets when its streams began, and how fast the machine was in each half second, by
-which a machine that others share moves more than any aim here; what comes out without that stands
-beside it.
+The cases vary partition, number of streams (one to four), and pace. Each case is profiled before
+and after its run, on the same workers: with free-running streams for the compute costs, and with
+one chunk at a time for the transfers between workers. The simulator gets that profile. From the
+compared run it gets the start times of the streams and the machine's speed per half second, because
+the speed of a shared machine varies by more than the aims of this benchmark. The errors without
+these speeds are given too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from physis_core.observe.figures import print_figures, result
 from physis_core.sim.noise import NoiseSpec, SpeedTrace
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
-from physis_core.types import UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.engine.engine_profile import Measured, Parts, parts_of, profile_of, speed_of
 from physis_lab.bench.plan.fidelity_errors import (
+    CaseTimes,
     Compared,
-    Outcome,
     drift,
     engine_spread,
     errors_of,
@@ -41,22 +41,22 @@ from physis_lab.bench.plan.fidelity_errors import (
     print_rows,
     worst,
 )
-from physis_lab.session.engine_run import MODEL, EngineRun, Session, pause_between_runs
+from physis_lab.session.engine_run import MODEL, EngineRun, EngineSession
 
 SETTLE = 24
-"""Chunks of each stream that are left out: the pipeline's fill, and the pacer's first responses."""
+"""Chunks of each stream that are left out, while the pipeline fills and the pacer settles."""
 PROFILE_CHUNKS = 40
 LONE_CHUNKS = 20
 TIMEOUT_S = 300.0
 _GOLDEN = 0.6180339887498949
-"""Its multiples, as shares of a period, are spread evenly for any number of streams."""
+"""Its multiples modulo 1 are spread evenly for any number of streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`load` is the share of the devices' time that the streams ask for; None: free running.
-    `apart`: their periods begin at different times, as those of streams that know nothing of each
-    other do; else at the same one, where microseconds decide who comes first.
+    """`load`: share of the devices' time that the streams request; None: free running.
+    `apart`: the periods start at different times, as with independent streams; otherwise together,
+    where microseconds decide the order.
     """
 
     partition: str
@@ -88,16 +88,14 @@ CASES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    # Fewer, and a share of misses is uncertain by the 2 percentage points that are asked for.
+    # With fewer chunks the share of misses is less certain than the aim of 2 percentage points.
     parser.add_argument("--chunks", type=int, default=80, help="of each stream, after settling")
     parser.add_argument("--repeat", type=int, default=3, help="rounds behind each spread")
     parser.add_argument("--tokens", type=int, default=MODEL["tokens"], help="tokens of a chunk")
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    for name, low in (("chunks", 20), ("repeat", 1), ("tokens", 1)):
-        if getattr(args, name) < low:
-            raise UserError(name, getattr(args, name), f"must be at least {low}")
+    require_at_least(args, chunks=20, repeat=1, tokens=1)
     torch.set_num_threads(1)
     model = ModelRef(family="synthetic", config={**MODEL, "tokens": args.tokens})
     found: dict[str, list[Compared]] = {case.name: [] for case in CASES}
@@ -109,7 +107,7 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 progress.update(task, description=where)
                 compared = compare(model, case, args.chunks)
                 found[case.name].append(compared)
-                # A line each, for those who read a file.
+                # One line per run, for logs.
                 progress.console.print(
                     f"{where}: response {1e3 * compared.real.response_s:.1f} ms, simulated"
                     f" {1e3 * compared.simulated.response_s:.1f} ms",
@@ -159,39 +157,36 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     return out
 
 
-# -- the two sides --------------------------------------------------------------------------------
-
-
-def _config(index: int, period_s: float | None, places: int) -> StreamConfig:
+def _config(index: int, period_s: float | None, slots: int) -> StreamConfig:
     return StreamConfig(
         stream_id=f"s{index}",
         period_s=period_s,
         release="free" if period_s is None else "periodic",
-        max_in_flight=places,
+        max_in_flight=slots,
         hold=False,
     )
 
 
 def compare(model: ModelRef, case: Case, chunks: int) -> Compared:
-    """Engine and simulator for one case."""
+    """Run one case in the engine and in the simulator."""
     deployment = simple_deployment(
         model,
         partition=case.partition,
         devices=case.workers,
         workers=case.workers,
         max_batch=case.max_batch,
-        # Left to the scheduler, two workers share a core now and then.
+        # Otherwise the operating system puts two workers on one core now and then.
         bind_cores=True,
     )
     graph, route = deployment.graph, deployment.routes[0]
     crossings = sum(route.device_of(s) != route.device_of(s + 1) for s in range(graph.stages - 1))
-    places = max(4 if case.max_batch > 1 else 2, crossings + 2)
-    free = [_config(i, None, places) for i in range(case.streams)]
+    slots = max(4 if case.max_batch > 1 else 2, crossings + 2)
+    free = [_config(i, None, slots) for i in range(case.streams)]
     total = SETTLE + chunks
     period_s = None
     busy: list[EngineRun] = []
     lone: list[EngineRun] = []
-    with Session(deployment, timeout_s=TIMEOUT_S) as session:
+    with EngineSession(deployment, timeout_s=TIMEOUT_S) as session:
 
         def profile() -> Measured:
             busy.append(session.run(free, chunks=PROFILE_CHUNKS))
@@ -205,12 +200,11 @@ def compare(model: ModelRef, case: Case, chunks: int) -> Compared:
                 for stage in range(graph.stages)
             )
             period_s = work_s * case.streams / (case.workers * case.load)
-        configs = [_config(i, period_s, places) for i in range(case.streams)]
+        configs = [_config(i, period_s, slots) for i in range(case.streams)]
         begin_s = [i * _GOLDEN % 1.0 * (period_s or 0.0) * case.apart for i in range(case.streams)]
         run = session.run(configs, chunks=total, begin_s=begin_s)
-        # Again: what the machine does at other times is not the simulator's.
+        # Profile again, so that the profile covers the machine's speed before and after the run.
         found = profile()
-    pause_between_runs()
     began_s = [float(s.release_s[0]) for s in run.streams]
     real = _outcome(
         [(s.release_s, s.exit_s, s.deadline_s) for s in run.streams],
@@ -219,8 +213,8 @@ def compare(model: ModelRef, case: Case, chunks: int) -> Compared:
     )
     speed = speed_of(run.trace.tasks, found.costs, graph.blocks, from_s=min(began_s))
 
-    def simulated(speed: SpeedTrace | None) -> Outcome:
-        return _simulated(deployment, case, found, speed, period_s, places, total, began_s)
+    def simulated(speed: SpeedTrace | None) -> CaseTimes:
+        return _simulated(deployment, case, found, speed, period_s, slots, total, began_s)
 
     return Compared(
         real=real,
@@ -236,12 +230,12 @@ def _simulated(
     profile: Measured,
     speed: SpeedTrace | None,
     period_s: float | None,
-    places: int,
+    slots: int,
     chunks: int,
     began_s: Sequence[float],
-) -> Outcome:
+) -> CaseTimes:
     graph, route = deployment.graph, deployment.routes[0]
-    # One message is the unit of what an edge carries.
+    # Hidden sizes are in units of one message.
     hop = LinkSpec(
         latency_s=max(0.0, profile.per_hop_s - profile.per_message_s),
         bandwidth_bytes_s=1.0 / profile.per_message_s if profile.per_message_s else math.inf,
@@ -262,7 +256,7 @@ def _simulated(
                 device_of=tuple(route.device_of(s) for s in range(graph.stages)),
                 block_keys=tuple(range(graph.blocks)),
                 period_s=period_s,
-                credits=places,
+                credits=slots,
                 open_s=at_s - min(began_s),
                 max_chunks=chunks,
                 expected_response_s=0.0,
@@ -294,13 +288,13 @@ def _simulated(
     return _outcome(streams, case, parts_of(tasks, graph.stages, SETTLE))
 
 
-def _outcome(streams: Sequence[tuple[Any, Any, Any]], case: Case, parts: Parts) -> Outcome:
+def _outcome(streams: Sequence[tuple[Any, Any, Any]], case: Case, parts: Parts) -> CaseTimes:
     intervals, responses, misses = [], [], []
     for release_s, exit_s, deadline_s in streams:
         intervals.append(float(np.mean(np.diff(exit_s[SETTLE:]))))
         responses.append(float(np.median((exit_s - release_s)[SETTLE:])))
         misses.extend((exit_s > deadline_s)[SETTLE:].tolist())
-    return Outcome(
+    return CaseTimes(
         interval_s=float(np.mean(intervals)),
         # Of all chunks together the median may lie in the gap between two streams' responses.
         response_s=float(np.mean(responses)),

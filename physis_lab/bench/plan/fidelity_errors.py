@@ -1,4 +1,4 @@
-"""How far the simulator is from the engine, case by case, as figures and as a table."""
+"""Errors of the simulator against the engine per case, as figures and as a table. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from physis_lab.bench.engine.engine_profile import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Of all streams together, after the settling. `parts` are means over all chunks, the response
-    is the mean of the streams' medians.
+class CaseTimes:
+    """Times of all streams after settling: the mean of their mean intervals and median responses,
+    the share of missed deadlines, and the mean parts of a response.
     """
 
     interval_s: float
@@ -27,23 +27,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One case, once. `simulated` at the speed that the machine had in the engine's run,
-    `as_profiled` at that of the profile; `slowness`: the first over the second, all devices and
-    the whole run (median).
+    """One run of one case. `simulated`: at the machine's speed during the engine's run;
+    `as_profiled`: at the speed of the profile. `slowness`: median duration of a batch in the run,
+    relative to the profile.
     """
 
-    real: Outcome
-    simulated: Outcome
-    as_profiled: Outcome
+    real: CaseTimes
+    simulated: CaseTimes
+    as_profiled: CaseTimes
     slowness: float
 
 
-Pairs = Sequence[tuple[Outcome, Outcome]]
+Pairs = Sequence[tuple[CaseTimes, CaseTimes]]
 Errors = tuple[Figure, Figure, Figure]
 
 
 def errors_of(outcomes: Pairs) -> Errors:
-    """Median over the rounds of |simulated - real|, relative but for the misses."""
+    """Median over the rounds of |simulated - real|: relative, for misses in percentage points."""
     interval = [abs(s.interval_s / r.interval_s - 1.0) for r, s in outcomes]
     response = [abs(s.response_s / r.response_s - 1.0) for r, s in outcomes]
     missed = [100.0 * abs(s.missed - r.missed) for r, s in outcomes]
@@ -62,8 +62,8 @@ def median(rows: Mapping[str, Errors], index: int, unit: str) -> Figure:
 
 
 def engine_spread(pairs: Mapping[str, Pairs]) -> Figure:
-    """Half the range of the engine's own responses over the rounds, each over its interval, as a
-    share of their median, in the worst case: nothing that predicts them can be closer.
+    """Half the range of response / interval of the engine over the rounds, relative to the median,
+    in the worst case. No prediction can be closer than this.
     """
     shares = []
     for outcomes in pairs.values():
@@ -73,8 +73,8 @@ def engine_spread(pairs: Mapping[str, Pairs]) -> Figure:
 
 
 def drift(slowness: Sequence[float]) -> Figure:
-    """By how much the machine was slower or faster in a compared run than in the profile around
-    it, the largest of all: what no simulator can know.
+    """Largest change of the machine's speed between a compared run and its profile, which no
+    simulator can predict.
     """
     return Figure(value=max(abs(factor - 1.0) for factor in slowness), unit="share")
 
@@ -84,9 +84,9 @@ def print_rows(
     pairs: Mapping[str, Pairs],
     console: Console,
 ) -> None:
-    """Two lines a case: the engine, and the simulator with its errors."""
+    """Three lines per case: engine, simulator, and the errors."""
     table = Table(
-        title="engine and simulator, ms, median of the rounds; compute, queue and link are the mean"
+        title="Engine and simulator in ms, medians of the rounds; compute, queue and link are mean"
         " parts of a response",
         title_justify="left",
     )
@@ -120,7 +120,7 @@ def print_rows(
     console.print(table)
 
 
-_COLUMNS: tuple[Callable[[Outcome], float], ...] = (
+_COLUMNS: tuple[Callable[[CaseTimes], float], ...] = (
     lambda outcome: outcome.interval_s,
     lambda outcome: outcome.response_s,
     lambda outcome: outcome.parts.compute_s,

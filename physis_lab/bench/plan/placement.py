@@ -1,4 +1,4 @@
-"""`physis bench placement`: search against the exact optimum, and how long a decision takes."""
+"""`physis bench placement`: search against the exact optimum, and decision times."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from physis_core.plan.slo import Slo
 from physis_core.sim.scenario import Scenario
 from physis_core.sim.simulator import Simulator
 from physis_core.types import Refused, UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.plan.exact_placement import optimum
 
 DEVICE = DeviceModel(
@@ -36,8 +37,8 @@ DEVICE = DeviceModel(
     achieved_bandwidth=0.7,
     overhead_ms=0.9,
 )
-# Three models and the periods in seconds that their streams ask for, such that so many streams do
-# stand on so many devices at a time, and some are refused.
+# (devices, streams) -> three models with the periods [s] that their streams request. With these,
+# that many streams do fit at a time, and some requests are refused.
 DECISIONS: Mapping[tuple[int, int], Mapping[str, tuple[float, float]]] = {
     (24, 40): {
         "wan2.2-5b": (1.0, 1.6),
@@ -62,8 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    if args.instances < 1:
-        raise UserError("instances", args.instances, "must be at least 1")
+    require_at_least(args, instances=1)
     if not args.limit_s > 0.0:
         raise UserError("limit_s", args.limit_s, "must be positive")
     figures: dict[str, Figure] = {}
@@ -105,13 +105,8 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     )
 
 
-# -- against the optimum --------------------------------------------------------------------------
-
-
 def random_instance(seed: int) -> tuple[Admission, list[StreamRequest]]:
-    """A few devices, one or two models, more streams than fit; both resources may be the short
-    one.
-    """
+    """A few devices, one or two models, and more streams than fit. Either resource may be short."""
     random = np.random.default_rng([seed, 11])
     models: dict[str, ModelProfile] = {}
     for m in range(int(random.integers(1, 3))):
@@ -174,7 +169,7 @@ def _against_optimum(args: argparse.Namespace, step: Any) -> dict[str, Figure]:
         online_missed += one_by_one < most
         worst = max(worst, most - packed)
     if not best:
-        raise UserError("limit_s", args.limit_s, "no instance was solved to the optimum in it")
+        raise UserError("limit_s", args.limit_s, "no instance was solved to the optimum within it")
     return {
         "placement.vs_optimum": Figure(
             value=ours / best, unit="admitted", aim=0.98, better="higher"
@@ -185,9 +180,6 @@ def _against_optimum(args: argparse.Namespace, step: Any) -> dict[str, Figure]:
         "placement.worst_miss": Figure(value=float(worst), unit="streams"),
         "placement.instances_not_proven": Figure(value=float(unproven), unit="instances"),
     }
-
-
-# -- decisions ------------------------------------------------------------------------------------
 
 
 def pool_of(devices: int) -> Pool:
@@ -201,16 +193,17 @@ def pool_of(devices: int) -> Pool:
 
 
 def decision_times_s(devices: int, streams: int, seed: int) -> tuple[list[float], list[float], int]:
-    """CPU seconds of each admission and each refusal while streams come and go, and the most that
-    stood at a time. Once `streams` stand, each one that comes takes the place of another.
+    """CPU seconds of each admission and of each refusal, and the most streams admitted at a time.
+
+    Streams come and go. Once `streams` are admitted, each new one replaces another.
     """
     random = np.random.default_rng([seed, 13])
     kinds = DECISIONS[devices, streams]
     models = {name: analytic_profile(BACKBONES[name], DEVICE) for name in kinds}
     admission = Admission(pool_of(devices), models)
     names = sorted(models)
-    # As engine_node does before it serves: a collector that walks through all that was imported
-    # would be longer than some decisions.
+    # As engine_node does before serving: a collection over all imports would take longer than some
+    # decisions.
     gc.collect()
     gc.freeze()
     admitted_s: list[float] = []

@@ -1,7 +1,7 @@
-"""The yardstick of safety's loop: the same rate, priority and measurement, and no work at all.
+"""Baseline of the safety loop: the same rate, priority and measurement, without any work.
 
 `python -m physis_lab.bench.robot.bare_loop FILE RATE_HZ SECONDS PRIORITY` writes one JSON object
-when the time is over. What this loses on a machine, no loop of ours can keep there.
+when the time is over. Ticks that this loop loses are lost by the machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Keeps a core and its caches busy: `python -m physis_lab.bench.robot.busy_core`, until it is
-ended.
+"""Keeps a core and its caches busy: `python -m physis_lab.bench.robot.busy_core`, until killed.
 
-At normal priority, as an engine computes: what has real-time priority goes before it.
+Runs at normal priority like an engine, so real-time threads preempt it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Hand-overs between chunks, over many random sequences: is there ever a step?
+"""Largest position and velocity steps at hand-overs between chunks, over random sequences. Pure.
 
-Pure: no clock, no ROS. Each sequence draws its own chunks: late, early, reordered, repeated, noisy,
-jumping, of several epochs, under a random overlap and underrun policy.
+Each sequence draws its own chunks (late, early, reordered, repeated, noisy, jumping, of several
+epochs) and its own overlap and underrun policy.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ _LIMITS = RobotLimits(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverResult:
     """`position_step_rad`: largest step beyond the motion's own velocity. `velocity_step_ratio`:
-    largest
-    change of velocity in a tick over acceleration limit x tick; `limit_ratio`: largest speed over
-    its
-    limit. `not_at_rest`: sequences that did not end with velocity exactly zero."""
+    largest velocity change of a tick / (acceleration limit x tick). `limit_ratio`: largest speed /
+    limit. `not_at_rest`: sequences whose last velocity is not exactly zero."""
 
     sequences: int
     chunks_accepted: int
@@ -54,7 +52,7 @@ class HandoverResult:
 
 
 def measure(sequences: int, seed: int) -> HandoverResult:
-    """Play `sequences` random chunk sequences."""
+    """Run `sequences` random chunk sequences."""
     accepted = refused = restless = 0
     position_step = velocity_ratio = limit_ratio = 0.0
     most_change = np.array(_LIMITS.acceleration) * _TICK_S
@@ -62,7 +60,7 @@ def measure(sequences: int, seed: int) -> HandoverResult:
     for index in range(sequences):
         random = np.random.default_rng((seed, index))
         timeline = _timeline(random)
-        states = list(_played(timeline, random))
+        states = list(_states(timeline, random))
         positions = np.array([state[0] for state in states])
         velocities = np.array([state[1] for state in states])
         own = 0.5 * (velocities[1:] + velocities[:-1]) * _TICK_S
@@ -85,7 +83,7 @@ def measure(sequences: int, seed: int) -> HandoverResult:
 
 
 def together(parts: Sequence[HandoverResult]) -> HandoverResult:
-    """Several measurements as one; at least one."""
+    """Combine one or more measurements."""
     return HandoverResult(
         sequences=sum(part.sequences for part in parts),
         chunks_accepted=sum(part.chunks_accepted for part in parts),
@@ -116,7 +114,7 @@ def _timeline(random: np.random.Generator) -> ChunkTimeline:
     return timeline
 
 
-def _played(
+def _states(
     timeline: ChunkTimeline, random: np.random.Generator
 ) -> Iterator[tuple[Floats, Floats]]:
     now_ns = _START_NS

@@ -1,20 +1,19 @@
 """`physis bench ros-path`: capture to command through the nodes, against a bare relay.
 
-Two cameras of 640 x 480 at 30 Hz and joint states in; observation, engine, buffer and safety node,
-each its own process, with a model that costs next to nothing; every observation starts a chunk. The
-overhead is the time from the capture stamp to the command's arrival at the robot's end, less what
-the model itself computes: measured alone, in this process, once in each period of the cameras. (In
-a loop without a pause it takes half of that, its code and data being in the caches; so that stands
-beside it.) The engine's own work counts as overhead.
+Input: two cameras of 640 x 480 at 30 Hz, and joint states. Observation, engine, buffer and safety
+node each run in their own process, with a model of negligible cost; every observation starts a
+chunk. The overhead is the time from the capture stamp to the command's arrival at the robot, minus
+the model's own time, measured alone in this process once per camera period. (Without pauses the
+model takes half as long, because its code and data stay in the caches; that figure is given too.)
+The engine's own work counts as overhead.
 
-The relay is one rclpy node that takes the same two images and sends a trajectory: the same
-transport, executor and ends, and nothing between them. Path and relay run in turns.
+The relay is one rclpy node that receives the same two images and sends a trajectory: the same
+transport, executor and endpoints, and nothing in between. Path and relay runs alternate.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +38,8 @@ from physis_core.observe.rowlog import RowTable, read_rows
 from physis_core.types import UserError
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
+from physis_lab.bench.arguments import require_at_least
+from physis_lab.bench.robot.processes import Watch, module_process
 from physis_lab.session.session import loopback_environment
 from physis_ros.node.domain import choose
 from physis_ros.node.share import share_directory
@@ -54,18 +55,18 @@ CAMERAS = ("front", "wrist")
 CAMERA_HZ = 30.0
 START_LIMIT_S = 120.0
 WARM_UP_CHUNKS = 60
-"""Left out: processes start, estimators settle."""
+"""Left out, while processes start and estimators settle."""
 MODEL_RUNS = 150
 LONGEST_MS = 200.0
-"""A command later than this after its hand-over belongs to another one."""
+"""A command that arrives later than this after its hand-off belongs to another chunk."""
 AIM_P50_MS, AIM_P99_MS, AIM_RATIO = 8.0, 25.0, 3.0
 PARTS = ("capture", "queue", "response", "handoff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathTimes:
-    """Milliseconds, one value per command: the whole, its four parts (they add up to it), and of
-    the last part what came after the buffer. `unmatched`: chunks without a command of their own.
+    """Milliseconds, one value per command: the total, its four parts (their sum is the total), and
+    the share of the last part after the buffer. `unmatched`: chunks without their own command.
     """
 
     total: Times
@@ -82,8 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not 2.0 <= args.seconds <= 600.0:
         raise UserError("seconds", args.seconds, "must be from 2 to 600")
-    if args.repeat < 1:
-        raise UserError("repeat", args.repeat, "must be at least 1")
+    require_at_least(args, repeat=1)
     remove_abandoned()
     paths: list[PathTimes] = []
     relays: list[Times] = []
@@ -147,7 +147,7 @@ def _figures(
 
 
 def write_null_model(path: Path) -> None:
-    """A random model of one block and one step that leaves the arm where it stands."""
+    """A random model of one block and one step that holds the arm in place."""
     torch.manual_seed(0)
     config = TinyConfig(
         joint_names=tuple(JOINT_NAMES),
@@ -167,8 +167,10 @@ def write_null_model(path: Path) -> None:
 
 
 def model_alone_ms(path: Path, *, pause_s: float) -> float:
-    """Least time of one chunk, computed alone on one thread every `pause_s`: never too much is
-    taken off."""
+    """Minimum time of one chunk, computed alone on one thread every `pause_s`.
+
+    The minimum, so that never too much is subtracted from the path.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -205,14 +207,14 @@ def _through_the_nodes(folder: Path, model: Path, seconds: float) -> PathTimes:
     runs = resolve(load_stack("wam", share), Options(robot="ur5e", sets=sets), share)
     chunks, heard = folder / CHUNKS_FILE, folder / "path.rows"
     wanted = WARM_UP_CHUNKS + round(seconds * CAMERA_HZ)
-    _play([run.process() for run in runs], heard, chunks, wanted)
+    _run_until([run.process() for run in runs], heard, chunks, wanted)
     return match(read_rows(chunks), read_rows(heard))
 
 
 def _through_the_relay(folder: Path, seconds: float) -> Times:
     heard = folder / "relay.rows"
     wanted = WARM_UP_CHUNKS + round(seconds * CAMERA_HZ)
-    _play([_end("relay", folder)], heard, heard, wanted)
+    _run_until([_endpoint("relay", folder)], heard, heard, wanted)
     table = read_rows(heard)
     relayed = table["relayed"] == 1
     times_ms = (table["heard_ns"] - table["stamp_ns"])[relayed] / 1e6
@@ -220,7 +222,7 @@ def _through_the_relay(folder: Path, seconds: float) -> Times:
 
 
 def match(chunks: RowTable, heard: RowTable) -> PathTimes:
-    """Each chunk with the first command after it was handed over and before the next one was."""
+    """Match each chunk with the first command between its hand-off and the next one's."""
     kept = (chunks["accepted"] == 1) & (chunks["handoff_ns"] > 0)
     handoff = chunks["handoff_ns"][kept]
     arrived = heard["heard_ns"][heard["relayed"] == 0]
@@ -246,32 +248,23 @@ def match(chunks: RowTable, heard: RowTable) -> PathTimes:
     )
 
 
-def _end(role: str, path: Path) -> ProcessSpec:
-    return ProcessSpec(
-        name=role,
-        command=(sys.executable, "-m", "physis_lab.bench.nodes.path_bench", role, str(path)),
-        must_live=True,
-    )
+def _endpoint(role: str, path: Path) -> ProcessSpec:
+    return module_process(role, "physis_lab.bench.nodes.path_bench", role, str(path))
 
 
-def _play(processes: Sequence[ProcessSpec], heard: Path, log: Path, wanted: int) -> None:
-    """Until `log` holds so many rows.
+def _run_until(processes: Sequence[ProcessSpec], heard: Path, log: Path, wanted: int) -> None:
+    """Run until `log` holds `wanted` rows.
 
     Raises:
         RuntimeError: a process ended, or the rows do not come.
     """
     heard.parent.mkdir(parents=True, exist_ok=True)
-    ends = [_end("probe", heard), _end("source", heard)]
-    said: list[str] = []
-    limit_s = time.monotonic() + START_LIMIT_S + 3.0 * wanted / CAMERA_HZ
+    ends = [_endpoint("probe", heard), _endpoint("source", heard)]
+    limit_s = START_LIMIT_S + 3.0 * wanted / CAMERA_HZ
     with Supervisor([*ends, *processes], environment=loopback_environment(choose())) as supervisor:
-        while _rows(log) < wanted:
-            for event in supervisor.poll(timeout_s=0.2):
-                if event.text:
-                    said.append(f"{event.process}: {event.text}")
-            if supervisor.failure is not None or time.monotonic() > limit_s:
-                reason = supervisor.failure or f"{_rows(log)} of {wanted} rows in {log.name}"
-                raise RuntimeError("\n".join([reason, *said[-20:]]))
+        Watch(poll_s=0.2).until(
+            supervisor, lambda: _rows(log) >= wanted, f"{wanted} rows in {log.name}", limit_s
+        )
 
 
 def _rows(path: Path) -> int:

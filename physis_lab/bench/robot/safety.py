@@ -1,9 +1,9 @@
-"""`physis bench safety`: the loop's punctuality, and how the arm comes to rest when processes die.
+"""`physis bench safety`: jitter of the safety loop, and how the arm comes to rest after kills.
 
-Each repetition starts the demo's stack with real processes (safety_stack). First safety's loop
-beside the working engine, every core kept busy, and at its side a bare loop that does nothing. Then
-kill -9 of the engine, of the buffer, and of everything but the arm. Besides: how long safety_node
-takes to start, and hand-overs between chunks over many random sequences (handover).
+Each repetition starts the demo's stack with real processes (`safety_stack`). First it measures the
+safety loop with every core busy, beside a bare loop without work. Then it kills (SIGKILL) the
+engine, the buffer, and everything except the robot. Two more parts measure the start-up time of
+safety_node, and hand-overs between chunks over many random sequences (`handover`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from physis_core.observe.figures import Figure, print_figures, repeated, result
 from physis_core.types import UserError
+from physis_lab.bench.arguments import require_at_least
 from physis_lab.bench.robot import handover
 from physis_lab.bench.robot.handover import HandoverResult
 from physis_lab.bench.robot.safety_rest import Rest
@@ -33,7 +34,7 @@ AIM_BRAKE_LAG_MS = 16.0
 """Two periods of the controller, 8 ms each."""
 AIM_STEP_RAD = 1e-6
 AIM_VELOCITY_STEP = 1.0 + 1e-9
-"""Of acceleration limit x tick; rounding is not a step."""
+"""In units of acceleration limit x tick, with room for rounding."""
 STARTS = 5
 _SEQUENCES_AT_ONCE = 100
 
@@ -51,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     if not 5.0 <= args.seconds <= 600.0:
         raise UserError("seconds", args.seconds, "must be from 5 to 600")
-    for name in ("repeat", "sequences"):
-        if getattr(args, name) < 1:
-            raise UserError(name, getattr(args, name), "must be at least 1")
+    require_at_least(args, repeat=1, sequences=1)
     remove_abandoned()
     columns = (
         TextColumn("{task.description}"),
@@ -81,9 +80,9 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
             )
             runs.append(trial.run())
             progress.update(stacks, advance=1, now="")
-        playing = progress.add_task("hand-overs", total=args.sequences, now="")
-        handed = _handovers(args.sequences, lambda n: progress.advance(playing, n))
-    # What was killed gave nothing back.
+        handing = progress.add_task("hand-overs", total=args.sequences, now="")
+        handed = _handovers(args.sequences, lambda n: progress.advance(handing, n))
+    # Killed processes leave their shared memory behind.
     remove_abandoned()
     figures = _figures(runs, starts, handed)
     print_figures("Safety: loop, rest after kills, start, hand-over", figures, console)
@@ -134,12 +133,12 @@ def _figures(
 
 
 def _summed(values: Sequence[float], *, aim: float | None = None) -> Figure:
-    """Counts over all runs; the spread is that between runs."""
+    """Sum of counts over all runs; the spread is between runs."""
     return _with_spread(float(sum(values)), values, "", aim)
 
 
 def _largest(values: Sequence[float], unit: str, *, aim: float) -> Figure:
-    """Where no trial may pass a bound, the largest counts and not the median."""
+    """Largest of all trials, for a bound that no trial may exceed."""
     return _with_spread(max(values), values, unit, aim)
 
 
@@ -149,7 +148,7 @@ def _with_spread(value: float, values: Sequence[float], unit: str, aim: float | 
 
 
 def _handovers(sequences: int, tell: Callable[[int], None]) -> HandoverResult:
-    """In portions, so that progress is seen; each has random sequences of its own."""
+    """Run in portions, each with its own random sequences, so that progress shows."""
     parts: list[HandoverResult] = []
     left = sequences
     while left > 0:

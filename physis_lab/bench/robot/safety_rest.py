@@ -1,7 +1,7 @@
-"""How the arm came to rest after a kill, from the records of arm and buffer. Pure but for reading.
+"""How the arm came to rest after a kill, from the records of arm and buffer. Pure.
 
-The judge is the simulated arm's own record: what was commanded and measured at every tick of its
-controller. Times are seconds of the host's steady clock, which all processes share.
+The evidence is the simulated arm's own record: commanded and measured state at every controller
+tick. Times are seconds of the host's steady clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from physis_core.observe.rowlog import RowTable
+from physis_lab.session.run_record import joint_paths
 
 Floats = npt.NDArray[np.float64]
 
 STILL_RAD_S = 0.02
-"""Measured slower than this, with nothing commanded, the arm rests."""
+"""The arm rests when it is measured slower than this and no velocity is commanded."""
 REST_SHOWN_S = 0.3
-"""Rest counts when it has lasted so long."""
+"""Rest counts after it has lasted this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """One trial. `rest_s`: from the kill until the arm was measured at rest. `brake_lag_s`: how
-    long after the last valid point braking began, by when it ended; negative: before."""
+    """One trial. `rest_s`: from the kill until the arm was measured at rest. `brake_lag_s`: delay
+    between the last valid point and the start of braking, derived from the end of braking."""
 
     killed: str
     speed_rad_s: float
@@ -34,23 +35,15 @@ class Rest:
     brake_lag_s: float
 
 
-def joints_of(arm: RowTable, kind: str) -> Floats:
-    """Columns kind0, kind1, ... as [rows, joints]."""
-    count = sum(
-        1 for name in arm.columns if name[: len(kind)] == kind and name[len(kind) :].isdigit()
-    )
-    return np.stack([arm[f"{kind}{joint}"] for joint in range(count)], axis=1)
-
-
 def speed_now(arm: RowTable) -> float:
     """Largest commanded joint speed of the newest tick; 0 before the first."""
-    return float(np.abs(joints_of(arm, "cmdd")[-1]).max()) if arm.rows else 0.0
+    return float(np.abs(joint_paths(arm, "cmdd")[-1]).max()) if arm.rows else 0.0
 
 
 def resting_since(arm: RowTable, after_s: float) -> float | None:
-    """When the rest began that lasts to the end of the record; None while it was not shown yet."""
-    moves = (joints_of(arm, "cmdd") != 0.0).any(axis=1)
-    moves |= (np.abs(joints_of(arm, "qd")) > STILL_RAD_S).any(axis=1)
+    """Start of the rest that lasts until the end of the record; None before REST_SHOWN_S of it."""
+    moves = (joint_paths(arm, "cmdd") != 0.0).any(axis=1)
+    moves |= (np.abs(joint_paths(arm, "qd")) > STILL_RAD_S).any(axis=1)
     moves |= arm["t_s"] < after_s
     if not arm.rows or moves[-1]:
         return None
@@ -61,35 +54,37 @@ def resting_since(arm: RowTable, after_s: float) -> float | None:
 
 
 def last_valid_s(chunks: RowTable, servo: RowTable) -> float:
-    """When the last point of the last chunk was due that left the buffer as a command.
+    """Due time of the last point of the last chunk that left the buffer as a command.
 
-    A chunk's row tells its start; how far it reaches is what the servo ticks say of the playable
-    time ahead (depth).
+    A chunk's row gives its start; its end follows from the buffered time ahead (depth) in the
+    servo ticks.
 
     Raises:
-        ValueError: no chunk left as a command, or no tick followed one.
+        ValueError: no chunk left as a command, or no servo tick followed it.
     """
     left = (chunks["accepted"] == 1) & (chunks["handoff_ns"] > 0)
     starts_ns, at_s = chunks["start_ns"][left], chunks["t_s"][left]
     newest = np.searchsorted(at_s, servo["t_s"], side="right") - 1
-    told = (newest >= 0) & (servo["depth_s"] > 0.0)
-    if not told.any():
-        raise ValueError("no servo tick tells how far a chunk reaches")
-    reach_ns = servo["ros_ns"][told] + servo["depth_s"][told] * 1e9 - starts_ns[newest[told]]
+    known = (newest >= 0) & (servo["depth_s"] > 0.0)
+    if not known.any():
+        raise ValueError("no servo tick gives the end of a chunk")
+    reach_ns = servo["ros_ns"][known] + servo["depth_s"][known] * 1e9 - starts_ns[newest[known]]
     return float(starts_ns[-1] + np.median(reach_ns)) * 1e-9 + to_steady_s(servo)
 
 
 def to_steady_s(servo: RowTable) -> float:
-    """What to add to seconds of ROS time."""
+    """Offset from seconds of ROS time to steady time."""
     return float(np.median(servo["t_s"] - servo["ros_ns"] * 1e-9))
 
 
 def planned_speeds(windows: Sequence[Mapping[str, Any]], at_s: float, offset_s: float) -> Floats:
-    """[joints]: how fast the newest window moves at that moment. A window holds `start_ns` (ROS),
-    `times_s` [N] from there and `velocities` [N, joints]; `offset_s` leads to steady time.
+    """Joint velocities [joints] of the newest window at `at_s`.
+
+    A window has `start_ns` (ROS), `times_s` [N] from there, and `velocities` [N, joints];
+    `offset_s` converts to steady time.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no window.
     """
     if not windows:
         raise ValueError("the buffer sent no window")
@@ -102,20 +97,20 @@ def planned_speeds(windows: Sequence[Mapping[str, Any]], at_s: float, offset_s: 
 def brake_lag_s(
     arm: RowTable, killed_s: float, valid_s: float, speeds: Floats, braking: Sequence[float]
 ) -> float:
-    """How much later braking ended than if it had begun at `valid_s`, the last valid point.
+    """How much later braking ended than if it had started at `valid_s`, the last valid point.
 
-    `speeds` [joints]: planned for that point; each joint needs its speed over `braking` [joints,
-    rad/s^2] to stop, and the robot rests when the last one does. What is planned counts, not what
-    the arm did by then: it may still have been on its way to what was planned, and meets it later.
+    `speeds` [joints]: planned at that point. Each joint needs its speed / `braking` [joints,
+    rad/s^2] to stop; the robot rests when the last joint does. The planned speed counts rather than
+    the arm's, because the arm may still have been approaching the plan.
 
     Raises:
-        ValueError: where the arm does not rest at the end of the record.
+        ValueError: the arm does not rest at the end of the record.
     """
-    at_s, commanded = arm["t_s"], joints_of(arm, "cmdd")
+    at_s, commanded = arm["t_s"], joint_paths(arm, "cmdd")
     if (commanded[-1] != 0.0).any():
         raise ValueError("the arm does not rest at the end of the record")
     moving = np.flatnonzero((commanded != 0.0).any(axis=1) & (at_s >= killed_s))
-    # Between its last moving tick and the next one it came to rest: from its last speed.
+    # It came to rest between its last moving tick and the next one, from its last speed.
     last = int(moving[-1]) if moving.size else int(np.searchsorted(at_s, killed_s))
     rest_s = float(at_s[last] + np.max(np.abs(commanded[last]) / np.asarray(braking)))
     return rest_s - valid_s - float(np.max(np.abs(speeds) / np.asarray(braking)))
@@ -129,16 +124,16 @@ def rest_of(
     speeds: Floats,
     braking: Sequence[float],
 ) -> Rest:
-    """One trial, from the arm's record up to a rest that was shown (`resting_since`).
+    """One trial, from the arm's record up to a rest (`resting_since`).
 
     Raises:
-        ValueError: where the arm does not rest at the end of the record.
+        ValueError: the arm does not rest at the end of the record.
     """
     since_s = resting_since(arm, killed_s)
     if since_s is None:
         raise ValueError("the arm does not rest at the end of the record")
     before = arm["t_s"] <= killed_s
-    speed = np.abs(joints_of(arm, "cmdd")[before][-1]).max() if before.any() else 0.0
+    speed = np.abs(joint_paths(arm, "cmdd")[before][-1]).max() if before.any() else 0.0
     return Rest(
         killed=killed,
         speed_rad_s=float(speed),

@@ -1,9 +1,9 @@
-"""One run of the demo's stack for `physis bench safety`: loop beside a loaded engine, then kills.
+"""One run of the demo's stack for `physis bench safety`: the loop under load, then kills.
 
-Real processes: the stack is started as `physis demo` starts it. For the loop every core is kept
-busy beside the engine, which alone would leave some idle. What is killed is killed with SIGKILL.
-Engine and buffer are started again by the stack itself, and must move the arm again before the next
-kill; the last one takes everything but the arm.
+The stack is started as `physis demo` starts it. While the loop is measured, one process per core
+keeps every core busy, because the engine alone leaves some idle. Kills use SIGKILL. The stack
+restarts engine and buffer itself, and the arm must move again before the next kill; the last kill
+takes everything except the robot.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from physis_core.observe.rowlog import RowTable, read_rows
-from physis_lab.bench.robot.process_time import group_cpu_s
+from physis_lab.bench.robot.processes import Watch, group_cpu_s, module_process
 from physis_lab.bench.robot.safety_rest import (
     Rest,
     last_valid_s,
@@ -29,10 +28,10 @@ from physis_lab.bench.robot.safety_rest import (
     speed_now,
     to_steady_s,
 )
+from physis_lab.session.run_record import read_json_lines
 from physis_lab.session.session import SessionPlan, plan_session
 from physis_ros.node.domain import choose
 from physis_ros.robot.robot_files import load_robot_limits
-from physis_ros.stack.resolution import ProcessSpec
 from physis_ros.stack.supervisor import Supervisor
 from physis_ros.timeline.stream_record import CHUNKS_FILE, SERVO_FILE
 
@@ -40,9 +39,8 @@ START_LIMIT_S = 180.0
 SETTLE_S = 3.0
 REST_LIMIT_S = 10.0
 MOVING_RAD_S = 0.15
-"""A kill waits until the arm moves as fast as this, so that there is something to stop."""
+"""A kill waits until the arm moves at least this fast."""
 _LOOK_S = 0.1
-_POLL_S = 0.2
 _SPARED = ("robot_sim_node", "recorder_node", "safety_probe")
 
 Tell = Callable[[str], None]
@@ -50,7 +48,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """One loop over one window: lateness of its ticks [ms], ticks lost."""
+    """Timing of one loop over one window: lateness of its ticks [ms], and lost ticks."""
 
     p50_ms: float
     p99_ms: float
@@ -61,8 +59,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRun:
-    """`realtime`: empty where it was granted, else why not. `engine_cpu`: cores that the engine
-    used meanwhile. `violations`: ticks of the arm that passed a limit, over the whole run."""
+    """`realtime`: empty if granted, else the reason. `engine_cpu`: cores used by the engine.
+    `violations`: ticks of the arm that exceeded a limit, over the whole run."""
 
     safety: Loop
     bare: Loop
@@ -73,15 +71,14 @@ class StackRun:
 
 
 class StackTrial:
-    """Raises RuntimeError, with what the processes said last, where a run does not come to its
-    end."""
+    """One run of the stack. Raises RuntimeError, with the last output, if it does not finish."""
 
     def __init__(self, folder: Path, seconds: float, tell: Tell) -> None:
         self._seconds = seconds
         self._tell = tell
-        self._said: list[str] = []
+        self._watch = Watch(poll_s=_LOOK_S)
         self._rate_hz, self._priority = loop_settings(plan_session(folder, domain=choose()))
-        # So that what safety_status says at the end of the window is of this window alone.
+        # So that the last safety_status of the window covers exactly this window.
         window = round(self._rate_hz * seconds)
         self._plan: SessionPlan = plan_session(
             folder, domain=choose(), sets=[f"safety_node.jitter_window={window}"]
@@ -89,20 +86,12 @@ class StackTrial:
 
     def run(self) -> StackRun:
         plan = self._plan
-        probe = ProcessSpec(
-            name="safety_probe",
-            command=(
-                sys.executable,
-                "-m",
-                "physis_lab.bench.nodes.safety_probe",
-                "windows",
-                str(self._windows),
-            ),
-            must_live=True,
+        probe = module_process(
+            "safety_probe", "physis_lab.bench.nodes.safety_probe", "windows", str(self._windows)
         )
         with Supervisor([*plan.processes, probe], environment=plan.environment) as stack:
             self._tell("starting the stack")
-            self._until(
+            self._watch.until(
                 stack, lambda: plan.first_played_s() is not None, "an action", START_LIMIT_S
             )
             self._wait(stack, SETTLE_S)
@@ -115,7 +104,7 @@ class StackTrial:
                 ("all", tuple(name for name in stack.pids() if name not in _SPARED)),
             ):
                 self._tell(f"{name} killed")
-                self._until(
+                self._watch.until(
                     stack,
                     lambda: speed_now(self._arm()) >= MOVING_RAD_S and self._plays(),
                     "the arm to move",
@@ -141,16 +130,14 @@ class StackTrial:
     def _loops(self, stack: Supervisor) -> tuple[Loop, Loop, str, float]:
         path = self._plan.directory / "bare.json"
         words = [str(path), f"{self._rate_hz:g}", f"{self._seconds:g}", str(self._priority)]
-        bare = ProcessSpec(
-            name="bare_loop",
-            command=(sys.executable, "-m", "physis_lab.bench.robot.bare_loop", *words),
+        bare = module_process(
+            "bare_loop", "physis_lab.bench.robot.bare_loop", *words, must_live=False
         )
         busy = [
-            ProcessSpec(
-                name=f"busy_core_{core}",
-                command=(sys.executable, "-m", "physis_lab.bench.robot.busy_core"),
+            module_process(
+                f"busy_core_{core}",
+                "physis_lab.bench.robot.busy_core",
                 env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                must_live=True,
             )
             for core in range(len(os.sched_getaffinity(0)))
         ]
@@ -159,19 +146,18 @@ class StackTrial:
         environment = self._plan.environment
         with (
             Supervisor(busy, environment=environment) as load,
-            Supervisor([bare], environment=environment) as yard,
+            Supervisor([bare], environment=environment) as baseline,
         ):
-            while not yard.idle:
-                self._said += [f"{e.process}: {e.text}" for e in yard.poll(_POLL_S)]
-                self._look_after(load)
-                self._look_after(stack)
+            while not baseline.idle:
+                for supervisor in (baseline, load, stack):
+                    self._watch.poll(supervisor)
         cores = (group_cpu_s(engine) - cpu_s) / (time.monotonic() - begun_s)
         if not path.exists():
-            raise RuntimeError("\n".join(["the bare loop did not end well", *self._said[-20:]]))
+            raise self._watch.error("the bare loop wrote no result")
         found = json.loads(path.read_text())
-        # The percentiles that safety_status carries are up to a second old.
+        # The percentiles in safety_status are up to one second old.
         self._wait(stack, 1.5)
-        yardstick = Loop(
+        of_bare = Loop(
             p50_ms=found["p50"],
             p99_ms=found["p99"],
             p999_ms=found["p999"],
@@ -181,10 +167,10 @@ class StackTrial:
         status = self._safety_status(begun_ns)
         granted = bool(status[-1]["realtime"])
         reason = "" if granted else "SCHED_FIFO was not granted"
-        return loop_of(status), yardstick, reason, cores
+        return loop_of(status), of_bare, reason, cores
 
     def _safety_status(self, since_ns: int) -> list[Mapping[str, Any]]:
-        entries = whole_lines(self._plan.directory / "status.jsonl")
+        entries = read_json_lines(self._plan.directory / "status.jsonl")
         return [e for e in entries if e["topic"] == "safety_status" and e["ros_ns"] >= since_ns]
 
     # Kills -------------------------------------------------------------------------------------
@@ -192,22 +178,22 @@ class StackTrial:
     def _kill(self, stack: Supervisor, name: str, victims: Sequence[str]) -> Rest:
         pids = stack.pids()
         for victim in victims:
-            # Each leads a group of its own; the engine's workers are in it.
+            # Each process leads its own group, which contains the engine's workers.
             os.killpg(pids[victim], signal.SIGKILL)
         killed_s = time.monotonic()
-        # Nobody is polled meanwhile, so nothing is started again before the arm rests.
+        # The supervisor is not polled here, so it restarts nothing before the arm rests.
         while resting_since(self._arm(), killed_s) is None:
             if time.monotonic() - killed_s > REST_LIMIT_S:
                 raise RuntimeError(f"{name} killed: the arm does not rest in {REST_LIMIT_S:g} s")
             time.sleep(_LOOK_S)
         servo = self._rows(SERVO_FILE)
         valid_s = last_valid_s(self._rows(CHUNKS_FILE), servo)
-        windows = whole_lines(self._windows)
+        windows = read_json_lines(self._windows)
         speeds = planned_speeds(windows, valid_s, to_steady_s(servo))
         return rest_of(name, self._arm(), killed_s, valid_s, speeds, self._braking())
 
     def _braking(self) -> list[float]:
-        """With what the buffer lets the arm brake, rad/s^2 of each joint."""
+        """Braking acceleration that the buffer allows, rad/s^2 per joint."""
         buffer = self._plan.parameters("buffer_node")
         limits = load_robot_limits(
             joint_names=(),
@@ -218,7 +204,7 @@ class StackTrial:
         return [most * buffer["acceleration_share"] for most in limits.acceleration]
 
     def _plays(self) -> bool:
-        """The newest servo ticks of a buffer that lives play a chunk."""
+        """Whether the newest servo ticks execute a chunk."""
         path = self._plan.directory / SERVO_FILE
         if not path.exists():
             return False
@@ -234,42 +220,20 @@ class StackTrial:
 
     # The stack ---------------------------------------------------------------------------------
 
-    def _until(
-        self, stack: Supervisor, done: Callable[[], bool], what: str, limit_s: float
-    ) -> None:
-        end_s = time.monotonic() + limit_s
-        while not done():
-            self._look_after(stack)
-            if time.monotonic() > end_s:
-                raise RuntimeError("\n".join([f"waited in vain for {what}", *self._said[-20:]]))
-
     def _wait(self, stack: Supervisor, seconds: float) -> None:
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            self._look_after(stack)
-
-    def _look_after(self, stack: Supervisor) -> None:
-        for event in stack.poll(_LOOK_S):
-            if event.text:
-                self._said.append(f"{event.process}: {event.text}")
-        if stack.failure is not None:
-            raise RuntimeError("\n".join([stack.failure, *self._said[-20:]]))
-
-
-def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """JSON objects, one a line; a line that is still being written is left out."""
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+            self._watch.poll(stack)
 
 
 def loop_settings(plan: SessionPlan) -> tuple[float, int]:
-    """Rate [Hz] and priority of safety's loop, as the stack sets them."""
+    """Rate [Hz] and priority of the safety loop in this stack."""
     safety = plan.parameters("safety_node")
     return float(safety["rate_hz"]), int(safety["realtime_priority"])
 
 
 def loop_of(status: Sequence[Mapping[str, Any]]) -> Loop:
-    """What safety_status said over a window: its last percentiles, and the ticks lost in between.
+    """Timing from the safety_status of one window: the last percentiles, and the lost ticks.
 
     Raises:
         ValueError: fewer than two of them.

@@ -39,7 +39,8 @@ from physis_lab.evaluation.closed_loop import (
 )
 from physis_lab.evaluation.intervals import wilson
 from physis_lab.evaluation.policies import ModelPolicy
-from physis_lab.tasks.task import Follow, Task
+from physis_lab.tasks.ball import Follow
+from physis_lab.tasks.task import Task
 from physis_lab.training.frames import FrameMaker
 from physis_lab.training.staged_batch import StagedBatch
 

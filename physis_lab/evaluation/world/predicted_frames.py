@@ -1,12 +1,12 @@
-"""How good the pictures are that a policy foresees.
+"""Quality of the frames that a policy predicts.
 
     python -m physis_lab.evaluation.world.predicted_frames --data runs/follow \\
         --checkpoint checkpoints/physis_tiny_wam.safetensors
 
-Streams of SEQUENCE chunks along the episodes that training kept out (the last ones of the folder),
-staged as the engine runs them. The last chunk's pictures are set beside a rendering of what they
-should show: the arm where the expert's label puts it and the ball where it is by then. Yardsticks:
-the camera's picture of now, repeated, and the true picture through the autoencoder.
+Runs streams of SEQUENCE chunks along held-out episodes (the last ones of the folder), staged as in
+the engine. The last chunk's frames are compared with renderings of their ground truth: the arm at
+the expert's label and the ball at its position at that time. Baselines: the current camera frame,
+and the true frame through the autoencoder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from physis_lab.evaluation.intervals import mean_interval
 from physis_lab.evaluation.world.rollouts import psnr_db
 from physis_lab.training.dataset import EpisodeSet
 from physis_lab.training.frames import FrameMaker
-from physis_lab.training.predicted_frames import ForeseenConfig, lookaheads, shown_moments
+from physis_lab.training.predicted_frames import PredictedFramesConfig, lookaheads, shown_moments
 from physis_lab.training.staged_batch import StagedBatch
 
 SEQUENCE = 8
@@ -36,16 +36,16 @@ HELD_OUT = 2
 
 
 def measure(checkpoint: Path, files: list[Path], rows: int, seed: int) -> dict[str, Array]:
-    """Mean PSNR in dB of each row's pictures, [rows] each: `foreseen`, `now`, `coded`.
+    """Mean PSNR in dB of each row's frames, [rows] each: `predicted`, `now`, `coded`.
 
     Raises:
-        UserError: the policy draws no pictures, or episodes are too short.
+        UserError: the policy predicts no frames, or episodes are too short.
     """
     model = load_tiny({}, str(checkpoint), None, "cpu")
     config = model.config
     if not config.draws:
-        raise UserError("checkpoint", str(checkpoint), "is a policy that draws no pictures")
-    pictures = ForeseenConfig(
+        raise UserError("checkpoint", str(checkpoint), "is a policy that predicts no frames")
+    pictures = PredictedFramesConfig(
         frame_times_s=config.frame_times_s, lookahead_max_s=config.lookahead_max_s
     )
     data = EpisodeSet(files)
@@ -72,7 +72,7 @@ def measure(checkpoint: Path, files: list[Path], rows: int, seed: int) -> dict[s
             }
         )
     maker = FrameMaker(config.frame_size)
-    found: dict[str, list[float]] = {"foreseen": [], "now": [], "coded": []}
+    found: dict[str, list[float]] = {"predicted": [], "now": [], "coded": []}
     for row, (episode, t) in enumerate(at):
         joints, places = shown_moments(
             pictures,
@@ -87,7 +87,7 @@ def measure(checkpoint: Path, files: list[Path], rows: int, seed: int) -> dict[s
         with torch.inference_mode():
             coder = model.network.autoencoder
             coded = coder.decode(coder.encode(torch.from_numpy(true))).numpy()
-        found["foreseen"].append(float(psnr_db(made[FRAMES][row].numpy(), true).mean()))
+        found["predicted"].append(float(psnr_db(made[FRAMES][row].numpy(), true).mean()))
         found["now"].append(float(psnr_db(np.broadcast_to(now, true.shape), true).mean()))
         found["coded"].append(float(psnr_db(coded, true).mean()))
     maker.close()
@@ -95,7 +95,7 @@ def measure(checkpoint: Path, files: list[Path], rows: int, seed: int) -> dict[s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="PSNR of what a policy foresees.")
+    parser = argparse.ArgumentParser(description="PSNR of the frames that a policy predicts.")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of episodes")
     parser.add_argument("--rows", type=int, default=64, help="streams")

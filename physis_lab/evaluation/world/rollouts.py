@@ -1,19 +1,18 @@
-"""How far a world model's roll-outs are from the truth: `python -m
-physis_lab.evaluation.world.rollouts`.
+"""Error of a world model's roll-outs.
 
-    python -m physis_lab.evaluation.world.rollouts --checkpoint
-    checkpoints/physis_tiny_world.safetensors \\
+    python -m physis_lab.evaluation.world.rollouts \\
+        --checkpoint checkpoints/physis_tiny_world.safetensors \\
         --probe checkpoints/physis_world_probe.safetensors --plot docs/images/acwm.png
 
-Each roll-out gets one true frame and then commanded joints alone, for 50 chunks. The motions are
-those of the recorded episodes' kinds but of seeds that training never saw; the ball stands. Stated:
+A roll-out gets one true frame and then only commanded joints, for 50 chunks. The motions are of the
+same kinds as in training but of held-out seeds; the ball is at rest. Figures:
 
-    psnr_db              generated against true frames
-    repeat_first_db      the first frame repeated, against the same true frames
-    repeat_last_db       the true frame before each chunk repeated: it knows the truth up to there
-    autoencoder_db       true frames encoded and decoded: the most that this model can reach
-    pose_m               end effector that a fixed probe reads from generated frames, to where the
-                         joints put it; beside it the same read from true frames
+    psnr_db              generated frames against true frames
+    repeat_first_db      baseline: the first frame, repeated
+    repeat_last_db       baseline: the true frame before each chunk, repeated
+    autoencoder_db       upper bound: true frames, encoded and decoded
+    pose_m               distance between the end effector that a fixed probe reads from generated
+                         frames and the true one; the same for true frames is given too
 
 Means over roll-outs with 95% intervals; `late` is over the last ten chunks.
 """
@@ -39,10 +38,10 @@ from physis_core.types import Array, UserError
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.scene import build_model
 from physis_lab.evaluation.intervals import mean_interval
+from physis_lab.tasks.ball import Follow
 from physis_lab.tasks.demonstrations import executed_path
 from physis_lab.tasks.episodes import EpisodeConfig
 from physis_lab.tasks.expert import ideal
-from physis_lab.tasks.task import Follow
 from physis_lab.training.frames import FrameMaker
 from physis_lab.training.pose_probe import load_probe, read_places
 from physis_lab.training.staged_batch import StagedBatch
@@ -56,8 +55,8 @@ FIRST_SEED = 900_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One motion beside one ball: true frames [1 + T, H, W, 3] and joints [1 + T, J], frame 0 the
-    first frame; end effector [1 + T, 3] m."""
+    """One motion with one ball: true frames [1 + T, H, W, 3], joints [1 + T, J] and end effector
+    [1 + T, 3] m; index 0 is the first frame."""
 
     frames: Array
     joints: Array
@@ -81,7 +80,7 @@ def make_scene(seed: int, frames: int, step_s: float, maker: FrameMaker, arm: Ki
 
 @torch.inference_mode()
 def roll_out(model: WorldModel, scenes: Sequence[Scene], chunks: int, seed: int) -> Array:
-    """Generated frames [E, chunks * F, H, W, 3] from first frames and joints alone."""
+    """Generated frames [E, chunks * F, H, W, 3] from first frames and joints."""
     config = model.config
     first = model.network.autoencoder.encode(
         torch.from_numpy(np.stack([scene.frames[0] for scene in scenes]))
@@ -98,14 +97,14 @@ def roll_out(model: WorldModel, scenes: Sequence[Scene], chunks: int, seed: int)
 
 
 def psnr_db(made: Array, true: Array) -> Array:
-    """Over the pixels of each frame: [..., H, W, 3] twice -> [...]."""
+    """PSNR per frame: [..., H, W, 3] twice -> [...]."""
     square = np.square(made.astype(np.float32) - true.astype(np.float32)).mean(axis=(-3, -2, -1))
     out: Array = 10.0 * np.log10(255.0**2 / np.maximum(square, 1e-3))
     return out
 
 
 def with_interval(values: Array) -> dict[str, float]:
-    """values [E]: mean, and the half width of its 95% interval."""
+    """Mean of values [E], and the half width of its 95% interval."""
     mean, half = mean_interval(values)
     return {"mean": mean, "ci95": half}
 
@@ -141,7 +140,7 @@ def measure(
         found = psnr_db(shown, true)
         figures[name] = with_interval(found.mean(axis=1))
         figures[f"{name}_late"] = with_interval(found[:, late].mean(axis=1))
-    # What a frozen picture would say.
+    # Baseline: the probe on the frozen first frame.
     still = np.stack([read_places(probe, scene.frames[:1]) for scene in scenes])
     for name, read in (
         ("pose_m", np.stack([read_places(probe, frames) for frames in made])),
@@ -155,7 +154,7 @@ def measure(
 
 
 def draw(path: Path, scene: Scene, made: Array, config: WorldConfig, columns: int = 8) -> None:
-    """True frames above generated ones over the time of a roll-out."""
+    """Plot true frames above generated ones over the time of a roll-out."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -185,7 +184,7 @@ def main() -> int:
     parser.add_argument("--roll-outs", type=int, default=16)
     parser.add_argument("--chunks", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", type=Path, help="picture of the first roll-out")
+    parser.add_argument("--plot", type=Path, help="figure of the first roll-out")
     parser.add_argument("--json", type=Path, help="also write the result here")
     args = parser.parse_args()
     torch.set_num_threads(1)

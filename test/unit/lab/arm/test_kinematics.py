@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from physis_lab.arm.kinematics import HOME_RAD, TOOL_DOWN, Kinematics, Unreachable
 from physis_lab.arm.limits import UR5E_LIMITS
 from physis_lab.arm.scene import build_model
-from physis_lab.tasks.task import BOX_HIGH_M, BOX_LOW_M, HOVER_M
+from physis_lab.tasks.ball import BOX_HIGH_M, BOX_LOW_M, HOVER_M
 
 KINEMATICS = Kinematics(build_model())
 

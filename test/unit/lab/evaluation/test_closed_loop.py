@@ -23,7 +23,8 @@ from physis_lab.evaluation.closed_loop import (
     tick_times,
 )
 from physis_lab.evaluation.policies import ExpertPolicy, ModelPolicy
-from physis_lab.tasks.task import Follow, make_task
+from physis_lab.tasks.ball import Follow
+from physis_lab.tasks.task import make_task
 
 CHECKPOINT = Path(__file__).parents[4] / "checkpoints" / "physis_tiny_follow.safetensors"
 

@@ -18,7 +18,7 @@ from physis_lab.tasks.push_expert import (
     TOOL_HIGH_M,
     TOOL_LOW_M,
     TOUCH_M,
-    foretold,
+    expected_path,
     push_moves,
     pushed,
     velocity,
@@ -46,7 +46,7 @@ def test_from_anywhere_the_foretold_push_ends_at_the_goal_with_the_tool_up(
     task = Push(seed=seed)
     disc, goal = task.object_start[:2], task.goal(0.0)[:2]
     tool = np.array([0.45 + x_m, y_m, HIGH_M])
-    way = foretold(tool, disc, goal, points=160, step_s=0.1)
+    way = expected_path(tool, disc, goal, points=160, step_s=0.1)
     for place in way:
         disc = pushed(place, disc)
     assert np.linalg.norm(disc - goal) < 0.03

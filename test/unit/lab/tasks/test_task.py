@@ -6,15 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_core.types import UserError
-from physis_lab.tasks.task import (
-    BOX_HIGH_M,
-    BOX_LOW_M,
-    FASTEST_M_S,
-    HOVER_M,
-    Follow,
-    Reach,
-    make_task,
-)
+from physis_lab.tasks.ball import BOX_HIGH_M, BOX_LOW_M, FASTEST_M_S, HOVER_M, Follow, Reach
+from physis_lab.tasks.task import make_task
 
 seeds = st.integers(0, 2**31 - 1)
 

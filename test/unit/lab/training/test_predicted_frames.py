@@ -1,4 +1,4 @@
-"""What chunks foresee: pictures at the right moments, complete files, one setting per folder."""
+"""Target frames: pictures at the right moments, complete files, one setting per folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from physis_core.types import UserError
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.training.frames import FrameMaker
 from physis_lab.training.predicted_frames import (
-    ForeseenConfig,
+    PredictedFramesConfig,
     file_of,
-    foresee,
     lookaheads,
+    make_predicted_frames,
     shown_moments,
 )
 
@@ -54,9 +54,9 @@ def write_episode(folder: Path, index: int, frames: int) -> Path:
 
 
 def test_what_is_rendered_is_the_label_s_arm_at_the_frame_s_time(tmp_path: Path) -> None:
-    config, network = ForeseenConfig(lookahead_max_s=0.3), coder()
+    config, network = PredictedFramesConfig(lookahead_max_s=0.3), coder()
     episode = write_episode(tmp_path, 3, frames=11)
-    (made,) = foresee(config, network, [episode], tmp_path / "foreseen")
+    (made,) = make_predicted_frames(config, network, [episode], tmp_path / "predicted")
     found = load_file(made)
     # Pictures reach 0.4 s past their capture: eight frames of the episode are in reserve for that.
     assert found["latents"].shape == (3, 9, 8)
@@ -71,25 +71,27 @@ def test_what_is_rendered_is_the_label_s_arm_at_the_frame_s_time(tmp_path: Path)
         # The label is kept in single precision: a pixel at an edge may fall the other way.
         assert np.abs(found["latents"][t] - wanted.numpy()).mean() < 1e-2
     maker.close()
-    assert foresee(config, network, [episode], tmp_path / "foreseen") == [made]
+    assert make_predicted_frames(config, network, [episode], tmp_path / "predicted") == [made]
 
 
 def test_a_folder_holds_pictures_of_one_setting_and_one_autoencoder(tmp_path: Path) -> None:
-    config = ForeseenConfig(lookahead_max_s=0.3)
+    config = PredictedFramesConfig(lookahead_max_s=0.3)
     episode = write_episode(tmp_path, 0, frames=9)
-    foresee(config, coder(), [episode], tmp_path / "foreseen")
+    make_predicted_frames(config, coder(), [episode], tmp_path / "predicted")
     with pytest.raises(UserError, match="other settings"):
-        foresee(config, coder(seed=1), [episode], tmp_path / "foreseen")
+        make_predicted_frames(config, coder(seed=1), [episode], tmp_path / "predicted")
     with pytest.raises(UserError, match="shorter"):
-        foresee(config, coder(), [write_episode(tmp_path, 1, 8)], tmp_path / "foreseen")
-    assert not file_of(tmp_path / "foreseen", tmp_path / "episode_00001.safetensors").exists()
+        make_predicted_frames(
+            config, coder(), [write_episode(tmp_path, 1, 8)], tmp_path / "predicted"
+        )
+    assert not file_of(tmp_path / "predicted", tmp_path / "episode_00001.safetensors").exists()
     with pytest.raises(UserError, match="frame_times_s"):
-        ForeseenConfig(frame_times_s=())
+        PredictedFramesConfig(frame_times_s=())
 
 
 @given(index=st.integers(0, 1000), frames=st.integers(1, 300))
 def test_lookaheads_stay_in_range_and_change_with_the_segment(index: int, frames: int) -> None:
-    config = ForeseenConfig()
+    config = PredictedFramesConfig()
     ahead_s = lookaheads(config, frames, RATE_HZ, index)
     assert ahead_s.shape == (frames,)
     assert ahead_s.min() >= 0.0
@@ -100,7 +102,7 @@ def test_lookaheads_stay_in_range_and_change_with_the_segment(index: int, frames
 
 
 def test_the_ball_is_where_it_will_be() -> None:
-    config = ForeseenConfig(frame_times_s=(0.0, 0.1))
+    config = PredictedFramesConfig(frame_times_s=(0.0, 0.1))
     targets = np.arange(30)[:, None] * np.array([0.01, 0.0, -0.02])
     expert = np.zeros((2, 25, 6))
     _, places = shown_moments(config, np.array([0.0, 0.3]), expert, targets, RATE_HZ, 0.05)

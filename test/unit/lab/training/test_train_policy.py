@@ -58,12 +58,12 @@ def write_episodes(folder: Path, episodes: int = 3, frames: int = 30) -> list[Pa
     return files
 
 
-def write_foreseen(files: list[Path], moments: int = 25) -> list[Path]:
+def write_predicted(files: list[Path], moments: int = 25) -> list[Path]:
     """Latents of one token that say where the first joint is bound to be."""
     out = []
     for path in files:
         expert = load_file(path)["expert"]
-        made = path.with_name(path.name.replace("episode", "foreseen"))
+        made = path.with_name(path.name.replace("episode", "predicted"))
         latents = np.repeat(expert[:moments, 6, :1, None], 2, axis=2)
         ahead_s = np.full(moments, 0.2, np.float32)
         save_file({"latents": latents.astype(np.float16), "lookahead_s": ahead_s}, made)
@@ -75,13 +75,13 @@ def trainer(
     files: list[Path],
     steps: int,
     held_out: list[Path] | None = None,
-    foreseen: list[Path] | None = None,
+    predicted: list[Path] | None = None,
     kv: KVMode = "noisy",
     levels: Levels = "schedule",
     single_share: float = 0.0,
 ) -> Trainer:
     """Where nothing is held out, nothing is validated: any episodes will do."""
-    data = EpisodeSet(files, foreseen)
+    data = EpisodeSet(files, predicted)
     config = TinyConfig(
         joint_names=data.joint_names,
         camera_names=data.camera_names,
@@ -100,8 +100,8 @@ def trainer(
         ffn=32,
         window_chunks=3,
         kv=kv,
-        frame_tokens=0 if foreseen is None else 1,
-        frame_channels=0 if foreseen is None else 2,
+        frame_tokens=0 if predicted is None else 1,
+        frame_channels=0 if predicted is None else 2,
     )
     return Trainer(
         TrainConfig(
@@ -116,7 +116,7 @@ def trainer(
         config,
         SAMPLING,
         data,
-        EpisodeSet(held_out or files, foreseen),
+        EpisodeSet(held_out or files, predicted),
     )
 
 
@@ -158,7 +158,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(tmp_path: Path) -> 
 @pytest.mark.parametrize("kv", ["noisy", "clean"])
 def test_actions_and_pictures_are_learned_together(kv: KVMode, tmp_path: Path) -> None:
     files = write_episodes(tmp_path)
-    training = trainer(files, 120, foreseen=write_foreseen(files), kv=kv, levels="any")
+    training = trainer(files, 120, predicted=write_predicted(files), kv=kv, levels="any")
     out = tmp_path / "wam.safetensors"
     found = run(training, out, tmp_path / "state")
     assert len(training.labels) == len(training.history[0]) == 3
@@ -171,9 +171,9 @@ def test_actions_and_pictures_are_learned_together(kv: KVMode, tmp_path: Path) -
 
 def test_noisy_and_clean_kv_do_not_differ_while_chunks_have_no_history(tmp_path: Path) -> None:
     files = write_episodes(tmp_path)
-    foreseen = write_foreseen(files)
+    predicted = write_predicted(files)
     noisy, clean = (
-        trainer(files, 4, foreseen=foreseen, kv=kv, single_share=0.5) for kv in ("noisy", "clean")
+        trainer(files, 4, predicted=predicted, kv=kv, single_share=0.5) for kv in ("noisy", "clean")
     )
     for _ in range(2):
         noisy.advance()
@@ -189,7 +189,7 @@ def test_a_policy_that_foresees_begins_with_one_that_does_not(tmp_path: Path) ->
     files = write_episodes(tmp_path)
     plain, out = trainer(files, 4), tmp_path / "plain.safetensors"
     plain.write(out, {})
-    both = trainer(files, 4, foreseen=write_foreseen(files))
+    both = trainer(files, 4, predicted=write_predicted(files))
     own = {name: value.clone() for name, value in both.policy.state_dict().items()}
     begin_with(both.policy, out)
     _, begun = checkpoint.load(out)
@@ -207,7 +207,7 @@ def test_a_policy_that_foresees_begins_with_one_that_does_not(tmp_path: Path) ->
 
 def test_lookaheads_are_those_that_the_pictures_were_made_for(tmp_path: Path) -> None:
     files = write_episodes(tmp_path, frames=30)
-    data = EpisodeSet(files, write_foreseen(files, moments=20))
+    data = EpisodeSet(files, write_predicted(files, moments=20))
     for seed in range(5):
         batch = data.sample(SAMPLING, 8, np.random.default_rng(seed), augment=False)
         torch.testing.assert_close(batch.lookahead_s, torch.full((8, 3, 1), 0.2))
@@ -216,7 +216,7 @@ def test_lookaheads_are_those_that_the_pictures_were_made_for(tmp_path: Path) ->
         between = batch.actions[:, :, 1, 0] - batch.actions[:, :, 0, 0]
         later = batch.actions[:, :, 1, 0] + between
         torch.testing.assert_close(batch.frames[:, :, 0, 0], later, rtol=0, atol=6e-3)
-    with pytest.raises(UserError, match="foreseen"):
+    with pytest.raises(UserError, match="predicted"):
         EpisodeSet(files, [])
 
 

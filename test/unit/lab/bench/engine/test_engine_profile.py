@@ -140,7 +140,9 @@ def test_a_row_keeps_what_was_seen_and_takes_the_rest_in_proportion() -> None:
     assert row == {4: 0.06, 1: pytest.approx(0.02), 2: pytest.approx(0.03)}
 
 
-@pytest.mark.parametrize(("busy", "alone", "said"), [(8, 40, "often enough"), (40, 3, "alone")])
+@pytest.mark.parametrize(
+    ("busy", "alone", "said"), [(8, 40, "often enough"), (40, 3, "single-chunk")]
+)
 def test_a_run_that_is_too_short_says_so(busy: int, alone: int, said: str) -> None:
     tasks, _ = simulated().log.take()
     ways = lone()

@@ -9,12 +9,12 @@ from rich.console import Console
 
 from physis_lab.bench.engine.engine_profile import Parts
 from physis_lab.bench.plan import fidelity
-from physis_lab.bench.plan.fidelity_errors import Compared, Outcome, engine_spread
+from physis_lab.bench.plan.fidelity_errors import CaseTimes, Compared, engine_spread
 
 
-def outcome(interval_s: float, response_s: float, missed: float) -> Outcome:
+def outcome(interval_s: float, response_s: float, missed: float) -> CaseTimes:
     parts = Parts(compute_s=0.7 * response_s, queue_s=0.2 * response_s, link_s=0.1 * response_s)
-    return Outcome(interval_s=interval_s, response_s=response_s, missed=missed, parts=parts)
+    return CaseTimes(interval_s=interval_s, response_s=response_s, missed=missed, parts=parts)
 
 
 def test_the_worst_case_is_the_figure_and_every_case_is_shown(

@@ -104,5 +104,5 @@ def test_the_last_valid_point_is_the_end_of_the_last_chunk_that_left():
     )
     assert last_valid_s(chunks, servo) == pytest.approx(100.45, abs=1e-5)
     nothing = table({name: [] for name in ("t_s", "accepted", "handoff_ns", "start_ns")})
-    with pytest.raises(ValueError, match="how far a chunk reaches"):
+    with pytest.raises(ValueError, match="the end of a chunk"):
         last_valid_s(nothing, servo)

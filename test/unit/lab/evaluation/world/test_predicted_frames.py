@@ -1,4 +1,4 @@
-"""Foreseen pictures are judged against what they should show, beside two yardsticks."""
+"""Predicted pictures are judged against what they should show, beside two yardsticks."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_where_nothing_moves_the_picture_of_now_is_right_and_a_random_one_is_not
     policy = write_policy(tmp_path / "policy", pictures=1)
     found = measure(policy, [write_episode(tmp_path, 30)], rows=2, seed=0)
     assert {name: values.shape for name, values in found.items()} == {
-        "foreseen": (2,),
+        "predicted": (2,),
         "now": (2,),
         "coded": (2,),
     }
     assert found["now"].min() > 60.0
-    assert found["foreseen"].max() < 40.0
+    assert found["predicted"].max() < 40.0
 
 
 def test_what_cannot_be_judged_is_refused_by_name(
@@ -95,6 +95,6 @@ def test_what_cannot_be_judged_is_refused_by_name(
         measure(policy, [write_episode(tmp_path, 28)], rows=2, seed=0)
     plain = write_policy(tmp_path / "plain", pictures=0)
     assert main(["--checkpoint", str(plain), "--data", str(tmp_path)]) == 2
-    assert "draws no pictures" in capsys.readouterr().err
+    assert "predicts no frames" in capsys.readouterr().err
     assert main(["--checkpoint", str(policy), "--data", str(tmp_path), "--rows", "1"]) == 2
     assert capsys.readouterr().err.startswith("rows")

@@ -1,6 +1,6 @@
 import os
 
-from physis_lab.bench.robot.process_time import group_cpu_s
+from physis_lab.bench.robot.processes import group_cpu_s
 
 
 def test_processor_time_of_a_group_grows_with_work():
