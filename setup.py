@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,17 @@ from setuptools import Distribution, setup
 from setuptools.command.build import build
 
 ROOT = Path(__file__).resolve().parent
+
+ENGINE = ("torch", "msgspec", "safetensors")
+TOOLS = ("msgspec", "rich", "matplotlib", "packaging")
+LAB = ("mujoco", "imageio", "imageio-ffmpeg", "cyclonedds", "psutil")
+
+
+def requirements(*names: str) -> list[str]:
+    """The lines of requirements/runtime.in for these packages."""
+    lines = (ROOT / "requirements" / "runtime.in").read_text(encoding="utf-8").splitlines()
+    by_name = {re.split(r"[=<>;\[ ]", line)[0]: line for line in lines}
+    return [by_name[name] for name in sorted(set(names))]
 
 
 class CMakeBuild(build):
@@ -70,6 +82,14 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=[],
+    # The nodes of a robot need numpy, PyYAML and OpenCV, as package.xml names them; a distribution
+    # brings these, and pip must not lay its own over them.
+    extras_require={
+        "robot": requirements("numpy", "pyyaml", "opencv-python-headless"),
+        "engine": requirements("numpy", "pyyaml", "opencv-python-headless", *ENGINE),
+        "tools": requirements("numpy", "pyyaml", *TOOLS),
+        "lab": requirements("numpy", "pyyaml", "opencv-python-headless", *ENGINE, *TOOLS, *LAB),
+    },
     entry_points={"console_scripts": ["physis = physis_ros.cli.main:main"]},
     cmdclass={"build": CMakeBuild},
     distclass=BinaryDistribution,

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from physis_core.types import UserError
 from physis_ros.node.domain import FREE_DOMAINS, domain_from, in_use
 from physis_ros.node.share import share_directory
@@ -43,7 +41,7 @@ PROBE_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Outcome of one check. What is not required is told, but does not fail the doctor."""
+    """Outcome of one check. A check that is not required is shown, but does not fail the doctor."""
 
     name: str
     ok: bool
@@ -72,6 +70,9 @@ def pinned_packages(lock: Path | None) -> CheckResult:
             required=False,
             detail="no lock beside this installation (a ROS distribution brings its own)",
         )
+    # Only `make build` leaves a lock, and installs this package with it.
+    from packaging.requirements import Requirement
+
     missing, differing, count = [], [], 0
     for line in lock.read_text(encoding="utf-8").splitlines():
         if not line or line.startswith("#"):

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol, cast
 from physis_core.files import nearest
 from physis_core.observe.result_file import check_writable, write_result
 from physis_core.types import UserError
+from physis_ros.node.packages import missing_package
 
 VERSION = "0.1.0"
 GET_LAB = 'pip install "physis_ros[lab]", or colcon build with -DPHYSIS_LAB=ON'
@@ -108,9 +109,13 @@ def load(verb: str) -> Verb:
     try:
         return cast(Verb, importlib.import_module(module))
     except ModuleNotFoundError as error:
-        raise UserError(
-            "verb", verb, f"needs the Python module {error.name!r}; `make build` installs it"
-        ) from error
+        raise _needs(verb, error) from error
+
+
+def _needs(verb: str, error: ModuleNotFoundError) -> Exception:
+    """What to raise for a package that a verb does not find; a missing part of ours is a fault."""
+    line = missing_package(error)
+    return error if line is None else UserError("verb", verb, line)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,7 +148,10 @@ def dispatch(arguments: Sequence[str] | None) -> int:
         args = parser.parse_args(words[1:])
         if args.json is not None:
             check_writable(args.json)
-        result = module.run(args)
+        try:
+            result = module.run(args)
+        except ModuleNotFoundError as error:
+            raise _needs(verb, error) from error
         if args.json is not None:
             write_result(args.json, result)
     except UserError as error:

@@ -6,6 +6,7 @@ ROS 2: `python -m physis_ros.timeline.buffer_node --ros-args -r __ns:=/left --pa
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from typing import Any
 
 from physis_core.files import nearest, parse_yaml, read_file
 from physis_core.types import UserError
+from physis_ros.node.packages import command_for
 from physis_ros.stack.description import (
     NodeSpec,
     Respawn,
@@ -136,11 +138,22 @@ def resolve(stack: StackSpec, options: Options, share: Path) -> tuple[NodeRun, .
             continue
         if node.part == "simulated_robot" and options.robot != SIMULATED:
             continue
+        check_installed(node)
         runs += [
             _resolve_node(node, options, share, robot_file, robot)
             for robot in stack.robots_of(node)
         ]
     return tuple(runs)
+
+
+def check_installed(node: NodeSpec) -> None:
+    """Refuse a node of physis_lab where that package was left out of the build."""
+    package = node.module.partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        reason = f"is part of {package}, which is not installed: {command_for(package)}"
+        if node.part == "simulated_robot":
+            reason += "; or name your robot in place of the simulated one"
+        raise UserError("node", node.name, reason)
 
 
 def _resolve_node(

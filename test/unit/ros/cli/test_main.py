@@ -77,7 +77,7 @@ def test_a_verb_that_did_not_is_1_and_still_writes_its_result(tmp_path: Path) ->
     [
         (["refusing"], "physis refusing: speed: 'fast\\\\nest': must be a number"),
         (["absent"], "physis absent: verb: 'absent': is not in this installation"),
-        (["needy"], "physis needy: verb: 'needy': needs the Python module"),
+        (["needy"], "physis needy: verb: 'needy': the Python package 'no_such_module"),
         (["goood"], "physis goood: verb: 'goood': unknown; did you mean 'good'?"),
         (["--nonsense"], "physis --nonsense: verb: '--nonsense': unknown"),
     ],
