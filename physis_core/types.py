@@ -141,7 +141,12 @@ class FinishedChunk:
 
 
 class StreamState(Enum):
+    """SUSPENDED after a loss, RESUMING once its workers are back. FAILED comes with a reason."""
+
+    OPENING = "opening"
     OPEN = "open"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
     DRAINING = "draining"
     CLOSED = "closed"
     FAILED = "failed"

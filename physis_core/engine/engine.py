@@ -1,13 +1,13 @@
 """The staged engine: observations in, finished chunks out, at the pace of the slowest stage.
 
-    engine = Engine(deployment, on_chunk=deliver, on_event=tell)
+    engine = Engine(deployment, on_chunk=deliver, on_event=note)
     engine.start(timeout_s=60.0)                       # loads, warms up; UserError, TimeoutError
     opened = engine.open_stream(StreamConfig(stream_id="arm", period_s=0.1, seed=7))
     if isinstance(opened, Refused): ...                # a value with a reason
     engine.observe("arm", observation)                 # any thread; newest wins; Refused | None
     engine.set_condition("arm", {"prompt": "..."})     # from the next chunk on; Refused | None
     engine.restart_stream("arm", "clock jumped")       # new epoch: old chunks dropped, KV empty
-    engine.close_stream("arm", drain=True)             # True: chunks on their way are delivered
+    engine.close_stream("arm", drain=True)             # True: chunks in flight are delivered
     engine.status()                                    # EngineStatus: a snapshot
     engine.trace()                                     # RunTrace: all since the last call
     engine.close()
@@ -17,54 +17,49 @@ a time and in order; keep them short, and do not call a method that waits (open,
 close) from inside them. `observe`, `restart_stream` and `status` may be called from anywhere. No
 observation, no chunk: nothing is invented.
 
-One thread, `physis-engine`, owns all streams. Worker threads and processes only post to its inbox.
+One thread, `physis-engine`, runs the loop (`loop.EngineLoop`) and owns all streams. An error in it,
+in a callback or in a thread that hears the workers fails the engine: its streams end as FAILED with
+the reason, `status` and `failure` tell it, whoever waits or asks later gets an EngineFailedError,
+and `beat` stands still.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from physis_core.clock import Clock, SteadyClock
 from physis_core.cluster.host_clock import HostClock
 from physis_core.cluster.launcher import Cluster, OnNews, ThreadCluster
-from physis_core.cluster.messages import (
-    ClusterFailed,
-    GetStats,
-    News,
-    Ready,
-    StallDevice,
-    Stats,
-    ToEngine,
-)
+from physis_core.cluster.messages import Ready, StallDevice, Stats, ToEngine
 from physis_core.cluster.processes import ProcessCluster
-from physis_core.cluster.threads import Wake, sleep_precisely
 from physis_core.cluster.worker_group import Answers
 from physis_core.deployment.deployment import Deployment
-from physis_core.engine.admission import StreamDoor
-from physis_core.engine.events import EngineEvent, EngineStatus
-from physis_core.engine.front import Front
-from physis_core.engine.mailbox import Mailbox
-from physis_core.engine.observation_check import checked_observation
-from physis_core.engine.recovery_record import RecoveryRecord
-from physis_core.engine.stream import StreamConfig, StreamHandle
+from physis_core.engine.events import EngineEvent, EngineFailedError, EngineStatus
+from physis_core.engine.given_values import checked_condition, real_number
+from physis_core.engine.loop import EngineLoop
+from physis_core.engine.observations import checked_observation
+from physis_core.engine.stream import StreamAdmission, StreamConfig, StreamHandle
+from physis_core.engine.stream_state import LIVE
+from physis_core.engine.way_back import RecoveryRecord
 from physis_core.model.loading import load_spec
 from physis_core.model.protocol import ModelSpec
 from physis_core.observe.trace import RunTrace
-from physis_core.types import FinishedChunk, Observation, Refused, StreamState
+from physis_core.types import FinishedChunk, Observation, Refused, UserError
 from physis_core.worker.links.link import check_link
 from physis_core.worker.loop import WorkerLoop
 from physis_core.worker.process import build_loop
 from physis_core.worker.report import gathered_trace
 
-__all__ = ["Engine", "EngineEvent", "EngineStatus"]
+__all__ = ["Engine", "EngineEvent", "EngineFailedError", "EngineStatus"]
 
 T = TypeVar("T")
-_WATCH_PERIOD_S = 0.25
-"""How often the workers' queues are looked at."""
+_TURN_S = 30.0
+"""How long the loop may take to come to what is asked of it alone."""
 
 
 def _build_loop(
@@ -84,8 +79,8 @@ class Engine:
     """See the module's text.
 
     Args:
-        door: asked before a stream is opened, such as the planner's `LiveAdmission`; None: all are
-            admitted that fit.
+        admission: asked before a stream is opened, such as the planner's `LiveAdmission`; None: all
+            are admitted that fit.
         make: another kind of cluster, e.g. one that waits for torchrun's workers.
     """
 
@@ -96,7 +91,7 @@ class Engine:
         on_chunk: Callable[[FinishedChunk], None],
         on_event: Callable[[EngineEvent], None] | None = None,
         clock: Clock | None = None,
-        door: StreamDoor | None = None,
+        admission: StreamAdmission | None = None,
         make: Callable[[Deployment, OnNews], Cluster] = make_cluster,
     ) -> None:
         self.deployment = deployment
@@ -104,26 +99,17 @@ class Engine:
         self.warmup_s = math.nan
         self.measured_costs: dict[int, dict[int, float]] = {}
         """Seconds by block and batch size, as the workers measured them at start."""
-        self._clock = clock if clock is not None else SteadyClock()
-        self._door = door
-        self._cluster = make(deployment, self._hear)
-        self._mailbox = Mailbox()
-        self._front = Front(
+        self._admission = admission
+        self._loop = EngineLoop(
             deployment,
             self.spec,
-            self._cluster,
-            self._mailbox,
-            self._clock,
-            self.measured_costs,
-            on_chunk,
-            on_event,
-            self._left,
-            lambda reason: self._hear(-1, ClusterFailed(reason=reason)),
+            make=make,
+            clock=clock if clock is not None else SteadyClock(),
+            costs=self.measured_costs,
+            admission=admission,
+            on_chunk=on_chunk,
+            on_event=on_event if on_event is not None else _ignore,
         )
-        self._inbox: deque[tuple[int, News] | Callable[[], None]] = deque()
-        self._wake = Wake()
-        self._watch_due_s = math.inf
-        self._stop = False
         self._thread: threading.Thread | None = None
 
     def start(self, timeout_s: float = 60.0, given_up: Callable[[], bool] = lambda: False) -> None:
@@ -138,21 +124,19 @@ class Engine:
         if self.deployment.remote_edges():
             # Here, too: no need to start processes to learn that they cannot speak.
             check_link(self.deployment.link)
-        ready = self._cluster.start(timeout_s, given_up)
+        ready = self._loop.cluster.start(timeout_s, given_up)
         self.warmup_s = max(message.warmup_s for message in ready)
         for message in ready:
             self.measured_costs.update(message.costs)
-        self._watch_due_s = self._clock.now_s() + _WATCH_PERIOD_S
-        self._thread = threading.Thread(target=self._run, name="physis-engine", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run, name="physis-engine", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop everything; chunks on their way are lost. May be called twice."""
+        """Stop everything; chunks in flight are lost. May be called twice."""
         if self._thread is not None and self._thread.is_alive():
-            self._stop = True
-            self._wake.ring()
-            self._thread.join()
-        self._cluster.close()
+            self._loop.stop()
+            self._thread.join(_TURN_S)
+        self._loop.cluster.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -160,45 +144,70 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- its life ---------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> str:
+        """Why the engine has failed; empty where it has not. Never waits."""
+        return self._loop.failure
+
+    @property
+    def beat(self) -> int:
+        """Counts the turns of the loop, some fifty a second at least while it lives. Never
+        waits.
+        """
+        return self._loop.beat
+
+    def status(self) -> EngineStatus:
+        return self._read(self._status)
+
+    def _status(self) -> EngineStatus:
+        thread, loop = self._thread, self._loop
+        return EngineStatus(
+            running=thread is not None and thread.is_alive() and not loop.failure,
+            failure=loop.failure,
+            warmup_s=self.warmup_s,
+            workers=self.deployment.workers,
+            workers_alive=loop.cluster.alive(),
+            overload=loop.overload.state,
+            streams=tuple(stream.figures() for stream in loop.streams.all()),
+        )
+
+    # -- streams ----------------------------------------------------------------------------------
+
     def open_stream(self, config: StreamConfig, timeout_s: float = 30.0) -> StreamHandle | Refused:
         """Admit a stream and make its state at every worker. Waits for them."""
         self._must_not_wait_here()
-        if self._door is not None:
+        if self._admission is not None:
             # Here and not in the engine's thread: a decision may take longer than a chunk.
-            refused = self._door.admit(config)
+            refused = self._admission.admit(config)
             if refused is not None:
                 return refused
-        opened = self._open(config, timeout_s)
-        if isinstance(opened, Refused):
-            self._left(config)
+        opened: StreamHandle | Refused = Refused(reason="the engine did not open it")
+        try:
+            opened = self._ask(lambda future: self._loop.streams.open(config, future), timeout_s)
+        except TimeoutError as error:
+            self._loop.submit(lambda _: self._loop.streams.abandon(config))
+            opened = Refused(reason=str(error))
+        finally:
+            if isinstance(opened, Refused) and self._admission is not None:
+                self._admission.leave(config)
         return opened
 
-    def _open(self, config: StreamConfig, timeout_s: float) -> StreamHandle | Refused:
-        def begin(finish: Callable[[StreamHandle | Refused], None]) -> None:
-            self._front.desk.open(config, finish)
-
-        try:
-            return self._await(begin, timeout_s)
-        except TimeoutError as error:
-            self._post(lambda: self._front.desk.abandon(config))
-            return Refused(reason=str(error))
-
-    def _left(self, config: StreamConfig) -> None:
-        if self._door is not None:
-            self._door.leave(config)
-
     def observe(self, stream_id: str, observation: Observation) -> Refused | None:
-        """Give a stream its newest observation. Refused with the reason where it does not fit."""
-        stream = self._front.streams.get(stream_id)
+        """Give a stream its newest observation. Refused with the reason where it does not fit, or
+        the stream is no more.
+        """
+        streams = self._loop.streams
+        stream = streams.by_id.get(stream_id)
         if stream is None:
-            return Refused(reason=f"stream_id: {stream_id!r}: no such stream")
-        if stream.state is not StreamState.OPEN:
+            return Refused(reason=streams.why_none(stream_id))
+        if stream.state not in LIVE:
             return Refused(reason=stream.reason or f"the stream is {stream.state.value}")
         arrays = checked_observation(observation, self.spec, stream.config.check_finite)
         if isinstance(arrays, Refused):
             return arrays
-        self._mailbox.put(stream_id, observation.stamp, self._clock.now_s(), arrays)
-        self._wake.ring()
+        self._loop.observe(stream_id, observation.stamp, arrays)
         return None
 
     def set_condition(
@@ -207,61 +216,56 @@ class Engine:
         """Change what holds for the stream from its next chunk on; nothing changes where it is
         refused.
         """
-
-        def begin(finish: Callable[[Refused | None], None]) -> None:
-            self._front.desk.set_condition(stream_id, dict(condition), finish)
-
         try:
-            return self._await(begin, timeout_s)
-        except TimeoutError as error:
+            values = checked_condition(condition)
+            return self._ask(
+                lambda future: self._loop.streams.set_condition(stream_id, values, future),
+                timeout_s,
+            )
+        except (UserError, TimeoutError) as error:
             return Refused(reason=str(error))
 
     def restart_stream(self, stream_id: str, reason: str) -> None:
         """A new epoch. Chunks of the old one are never delivered after this returned."""
-        self._call(lambda: self._front.desk.restart(stream_id, reason))
+        self._do(lambda: self._loop.streams.restart(stream_id, reason))
 
     def close_stream(self, stream_id: str, drain: bool = False, timeout_s: float = 30.0) -> bool:
         """False where there is no such stream, or it did not drain in time (it is then
         cancelled).
         """
-        self._must_not_wait_here()
-        done = threading.Event()
-        if not self._call(lambda: self._front.desk.close_stream(stream_id, drain, done.set)):
+        streams = self._loop.streams
+        try:
+            return self._ask(lambda future: streams.close(stream_id, drain, future), timeout_s)
+        except TimeoutError:
+            self._do(lambda: streams.cancel(stream_id, "did not drain in time"))
             return False
-        if done.wait(timeout_s):
-            return True
-        self._call(lambda: self._front.desk.cancel(stream_id, "did not drain in time"))
-        return False
 
-    def status(self) -> EngineStatus:
-        return self._call(self._status)
+    # -- workers ----------------------------------------------------------------------------------
 
     def worker_pids(self) -> dict[int, int]:
         """Process ids of the workers that this engine started."""
-        return self._cluster.pids()
+        return self._loop.cluster.pids()
 
     def recoveries(self) -> tuple[RecoveryRecord, ...]:
         """The newest ways back of streams after a loss, oldest first: those that have a chunk."""
-        return self._call(lambda: tuple(self._front.recovery.records))
+        return self._read(lambda: tuple(self._loop.recovery.records))
 
     def stall_device(self, device: int, seconds: float) -> None:
         """Fault injection for tests and benchmarks: the device starts nothing for a while."""
-        worker = self.deployment.devices[device].worker
-        self._cluster.send(worker, StallDevice(device=device, seconds=float(seconds)))
+        message = StallDevice(device=device, seconds=real_number("seconds", seconds))
+        self._loop.cluster.send(self.deployment.devices[device].worker, message)
 
     def worker_stats(self, timeout_s: float = 10.0) -> dict[int, Stats]:
         """Each living worker's figures and its task records since the last call (see
         `observe.trace`).
         """
 
-        def begin(finish: Callable[[Answers], None]) -> None:
-            self._front.crew.ask(self._stats_request(True), finish)
+        def begin(future: Future[Answers]) -> None:
+            request = self._loop.stats_request(full=True)
+            self._loop.workers.ask(request, future.set_result)
 
-        answers = self._await(begin, timeout_s)
+        answers = self._ask(begin, timeout_s)
         return {worker: stats for worker, stats in answers.items() if isinstance(stats, Stats)}
-
-    def _stats_request(self, full: bool) -> GetStats:
-        return GetStats(full=full, asked_s=self._clock.now_s())
 
     def trace(self, timeout_s: float = 10.0) -> RunTrace:
         """Everything recorded since the last call: each chunk's way, and the workers' counters.
@@ -269,89 +273,54 @@ class Engine:
         Rings bound it: the newest 65,536 tasks of a worker and 8,192 chunks of the engine.
         """
         answers = self.worker_stats(timeout_s)
-        delivered = self._call(self._front.take_delivered)
-        return gathered_trace(answers, delivered)
+        return gathered_trace(answers, self._read(self._loop.take_delivered))
 
-    def _status(self) -> EngineStatus:
-        thread = self._thread
-        return EngineStatus(
-            running=thread is not None and thread.is_alive() and not self._stop,
-            warmup_s=self.warmup_s,
-            workers=self.deployment.workers,
-            workers_alive=self._cluster.alive(),
-            overload=self._front.overload,
-            streams=self._front.figures(),
-        )
+    # -- asking the loop --------------------------------------------------------------------------
 
-    def _await(self, begin: Callable[[Callable[[T], None]], None], timeout_s: float) -> T:
+    def _ask(self, act: Callable[[Future[T]], None], timeout_s: float) -> T:
         """Begin something in the engine's thread and wait for what it ends with.
 
         Raises:
             TimeoutError: it did not end in time.
+            EngineFailedError: the engine has failed, or fails meanwhile.
         """
         self._must_not_wait_here()
-        box: list[T] = []
-        done = threading.Event()
+        try:
+            return self._loop.submit(act).result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError(f"the workers did not answer in {timeout_s} s") from None
 
-        def finish(result: T) -> None:
-            box.append(result)
-            done.set()
+    def _do(self, act: Callable[[], T]) -> T:
+        """Do `act` in the engine's thread, which may be this one.
 
-        self._post(lambda: begin(finish))
-        if not done.wait(timeout_s):
-            raise TimeoutError(f"the workers did not answer in {timeout_s} s")
-        return box[0]
+        Raises:
+            TimeoutError: the loop did not come to it.
+            EngineFailedError: the engine has failed, or fails meanwhile.
+        """
+        if self._thread is None or self._thread is threading.current_thread():
+            return act()
+
+        def run(future: Future[T]) -> None:
+            future.set_result(act())
+
+        try:
+            return self._loop.submit(run).result(_TURN_S)
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError(f"the engine's loop did not turn in {_TURN_S:g} s") from None
+
+    def _read(self, act: Callable[[], T]) -> T:
+        """As `_do`. Of an engine that has failed, or was closed, what is left is read here."""
+        try:
+            return self._do(act)
+        except EngineFailedError:
+            assert self._thread is not None
+            self._thread.join(_TURN_S)
+            return act()
 
     def _must_not_wait_here(self) -> None:
         assert threading.current_thread() is not self._thread, "would wait for itself"
         assert self._thread is not None, "the engine was not started"
 
-    def _call(self, act: Callable[[], T]) -> T:
-        """Run `act` in the engine's thread and wait for its result."""
-        thread = self._thread
-        if thread is None or not thread.is_alive() or thread is threading.current_thread():
-            return act()
-        box: list[T] = []
-        done = threading.Event()
 
-        def run() -> None:
-            try:
-                box.append(act())
-            finally:
-                done.set()
-
-        self._post(run)
-        while not done.wait(0.1):
-            if not thread.is_alive():
-                return act()
-        return box[0]
-
-    def _post(self, item: tuple[int, News] | Callable[[], None]) -> None:
-        self._inbox.append(item)
-        self._wake.ring()
-
-    def _hear(self, worker: int, message: News) -> None:
-        self._post((worker, message))
-
-    def _run(self) -> None:
-        front = self._front
-        sleep_precisely()
-        while not self._stop:
-            while self._inbox:
-                item = self._inbox.popleft()
-                if callable(item):
-                    item()
-                else:
-                    front.take(*item)
-            front.take_mail()
-            next_s = front.recovery.tend()
-            for stream in list(front.streams.values()):
-                next_s = min(next_s, front.advance(stream))
-            now_s = self._clock.now_s()
-            if now_s >= self._watch_due_s:
-                self._watch_due_s = now_s + _WATCH_PERIOD_S
-                front.crew.ask(self._stats_request(False), front.watch_queues)
-            next_s = min(next_s, self._watch_due_s)
-            if self._inbox or self._stop:
-                continue
-            self._wake.wait(max(0.0, next_s - self._clock.now_s()))
+def _ignore(_: EngineEvent) -> None:
+    """Nobody listens."""

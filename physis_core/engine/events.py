@@ -1,8 +1,7 @@
-"""What the engine tells: events as they happen, and a snapshot on request."""
+"""What the engine says of itself: events as they happen, a snapshot on request, its failure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +22,12 @@ EventKind = Literal[
     "edge_given_up",
     "overload",
     "message_refused",
+    "engine_failed",
 ]
+
+
+class EngineFailedError(RuntimeError):
+    """The engine has failed, or was closed: nothing can be asked of it any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +41,13 @@ class EngineEvent:
     count: int = 0
 
 
-class Announcer:
-    """Hands events on to whoever listens."""
+class Events:
+    """Events of one turn of the engine's loop, which delivers them at its end."""
 
-    def __init__(self, on_event: Callable[[EngineEvent], None] | None) -> None:
-        self._on_event = on_event
+    def __init__(self) -> None:
+        self._new: list[EngineEvent] = []
 
-    def __call__(
+    def add(
         self,
         kind: EventKind,
         reason: str,
@@ -52,19 +56,23 @@ class Announcer:
         worker: int = -1,
         count: int = 0,
     ) -> None:
-        if self._on_event is not None:
-            self._on_event(
-                EngineEvent(
-                    kind=kind, reason=reason, stream_id=stream_id, worker=worker, count=count
-                )
-            )
+        self._new.append(
+            EngineEvent(kind=kind, reason=reason, stream_id=stream_id, worker=worker, count=count)
+        )
+
+    def take(self) -> list[EngineEvent]:
+        new, self._new = self._new, []
+        return new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """`warmup_s` is of the slowest worker and stands in no other figure."""
+    """`failure` is why the engine has failed, empty where it has not. `warmup_s` is of the slowest
+    worker and stands in no other figure.
+    """
 
     running: bool
+    failure: str
     warmup_s: float
     workers: int
     workers_alive: tuple[int, ...]

@@ -193,6 +193,9 @@ class RespawnPlan:
     def worker_up(self, worker: int) -> bool:
         return self._workers[worker].state == "up"
 
+    def knows(self, edge: Edge) -> bool:
+        return edge in self._edges
+
     def edge_whole(self, edge: Edge) -> bool:
         return self._edges[edge].state == "whole"
 

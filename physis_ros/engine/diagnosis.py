@@ -15,7 +15,9 @@ def diagnoses(
     status: EngineStatus, streams: Sequence[EngineStream], *, lost: str, notes: Mapping[str, int]
 ) -> tuple[Diagnosis, ...]:
     """One status for the engine, one for each stream. `notes`: the engine's events by kind."""
-    level, message = (OK, "running") if status.running else (ERROR, "the engine does not run")
+    level, message = OK, "running"
+    if not status.running:
+        level, message = ERROR, status.failure or "the engine does not run"
     if lost:
         level, message = ERROR, lost
     engine = Diagnosis(

@@ -4,9 +4,9 @@ robots.
 For each stream: `<namespace>/observation` in, `<namespace>/action_chunk` out; services
 `open_stream` and `close_stream`. A model or parameter that does not fit ends the process with exit
 code 2 (with `autostart`), or leaves the node unconfigured. A lost worker ends it with exit code 1
-(with `recovery` other than `none` only one that does not stay up): the supervisor starts it anew
-with empty KV and higher epochs. A stream that failed by its own
-input is opened again, in a new epoch, and no other stream stops.
+(with `recovery` other than `none` only one that does not stay up), and so does an engine that fails
+by an error of its own: the supervisor starts it anew with empty KV and higher epochs. A stream that
+failed by its own input is opened again, in a new epoch, and no other stream stops.
 
 Threads: observations and services on the executor, which never waits for the engine; chunks and
 events on the engine's thread.
@@ -24,8 +24,8 @@ import rclpy.validate_namespace
 from rclpy.exceptions import InvalidNamespaceException
 
 from physis_core.deployment.deployment import Deployment
-from physis_core.engine.admission import StreamDoor
 from physis_core.engine.engine import Engine, EngineEvent
+from physis_core.engine.stream import StreamAdmission
 from physis_core.model.registry import describe
 from physis_core.plan.live import live_admission
 from physis_core.plan.profile import load_profile
@@ -102,7 +102,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             deployment,
             on_chunk=self._on_chunk,
             on_event=self._on_event,
-            door=_door(params, deployment),
+            admission=_admission(params, deployment),
         )
         start_engine(self._engine, params.start_timeout_s, self.stopping)
         self.get_logger().info(
@@ -222,12 +222,14 @@ class EngineNode(PhysisNode[EngineParameters]):
         elif event.kind == "stream_failed":
             self._failed.add(event.stream_id)
             self.get_logger().error(f"{event.stream_id}: stream failed: {_short(event.reason)}")
-        elif event.kind == "overload":
-            self.get_logger().warning(f"overload: {event.reason}")
+        elif event.kind in ("overload", "message_refused"):
+            self.get_logger().warning(f"{event.kind}: {event.reason}")
 
     # Housekeeping ------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
+        if self._engine is not None and self._engine.failure:
+            self._lost = _short(self._engine.failure)
         if self._lost:
             self.set_fault(self._lost)
             self.publish_diagnostics()
@@ -251,7 +253,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         )
 
 
-def _door(params: EngineParameters, deployment: Deployment) -> StreamDoor | None:
+def _admission(params: EngineParameters, deployment: Deployment) -> StreamAdmission | None:
     """The planner's admission where a profile is given."""
     if not params.profile:
         return None

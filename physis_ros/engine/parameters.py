@@ -151,6 +151,6 @@ class EngineParameters(PipelineParameters):
         ACTION_CHUNK_LEASE_S,
         description="DDS liveliness lease offered on action_chunk",
         unit="s",
-        minimum=0.01,
+        minimum=0.1,
         maximum=3600.0,
     )

@@ -79,9 +79,8 @@ class EngineStream:
         self._chunks = node.publisher(in_namespace(chunk_topic, wish.namespace))
         lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
         # Between chunks, too: a stream that pauses has an engine.
-        self._alive = node.steady_timer(
-            lease_s / _ASSERTIONS_A_LEASE, self._chunks.assert_liveliness
-        )
+        self._beat = engine.beat
+        self._alive = node.steady_timer(lease_s / _ASSERTIONS_A_LEASE, self._assert_alive)
         self._subscription = node.subscribe(
             in_namespace(OBSERVATION, wish.namespace), self._take_observation
         )
@@ -95,6 +94,15 @@ class EngineStream:
     def lookahead_capped(self) -> bool:
         with self._lock:
             return self._estimator.capped
+
+    def _assert_alive(self) -> None:
+        """Only while the engine's loop turns: a lease that nobody renews tells of one that does
+        not.
+        """
+        beat = self._engine.beat
+        if beat != self._beat:
+            self._beat = beat
+            self._chunks.assert_liveliness()
 
     def destroy(self) -> None:
         self._node.destroy_timer(self._alive)

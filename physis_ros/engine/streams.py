@@ -80,11 +80,14 @@ class EngineStreams:
         """At once, without draining. Waits for what is under way; nothing opens afterwards."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for stream_id in list(self.by_id):
-            self._engine.close_stream(stream_id, drain=False, timeout_s=ANSWER_S)
+            if not self._engine.failure:
+                self._engine.close_stream(stream_id, drain=False, timeout_s=ANSWER_S)
             self._take_out(stream_id)
 
     def restart(self, reason: str) -> None:
         """A new epoch for every stream: what was seen before counts no more."""
+        if self._engine.failure:
+            return
         for stream in self.by_id.values():
             self._engine.restart_stream(stream.stream_id, reason)
             stream.restarted()

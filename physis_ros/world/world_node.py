@@ -125,7 +125,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         self._timer = None
         self._services_made = []
         for stream_id, world in self._worlds.items():
-            if self._engine is not None:
+            if self._engine is not None and not self._engine.failure:
                 self._engine.close_stream(stream_id, drain=False)
             self._last_epoch[stream_id] = world.epoch
             world.destroy()
@@ -196,6 +196,9 @@ class WorldNode(PhysisNode[WorldParameters]):
     # Work --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        if self._engine is not None and self._engine.failure:
+            self.request_exit(EXIT_FAULT, self._engine.failure)
+            return
         now_ns, now_s = self.now_ns(), self.steady_s()
         for world in self._worlds.values():
             world.go_on(now_ns)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 import third_family
 import torch
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rosgraph_msgs.msg import Clock
 
 from physis_core.model.tiny import checkpoint
@@ -27,6 +28,7 @@ from physis_ros.node.interfaces import (
     OBSERVATION,
     OPEN_STREAM,
     Topic,
+    action_chunk,
     in_namespace,
     sensor_data,
 )
@@ -262,6 +264,43 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
     chunks.clear()
     ros.start("engine_node", *parameters)
     ros.wait(lambda: chunks and chunks[-1].epoch > epoch, "chunks of the successor")
+
+
+def test_an_engine_that_fails_by_itself_ends_its_node_with_a_fault(ros: Any, small: Path) -> None:
+    chunks = ros.listen(ACTION_CHUNK)
+    Robot(ros)
+    given = [word for p in (f"checkpoint:={small}", *QUICK) for word in ("-p", p)]
+    faulty = Path(__file__).with_name("faulty_engine_node.py")
+    engine = ros.start_file(faulty, "fails", "--ros-args", *given)
+    ros.wait(lambda: len(chunks) == 3, "chunks")
+    ros.wait(lambda: engine.poll() is not None, "the engine to end")
+    assert engine.returncode == 1
+    (line,) = [line for line in ros.log(engine).splitlines() if "FATAL" in line]
+    assert "the engine failed: ArithmeticError: a fault in the engine's thread" in line
+
+
+def test_an_engine_whose_loop_stands_still_is_not_alive_though_its_node_is(
+    ros: Any, small: Path
+) -> None:
+    """The executor's timers go on, and renew nothing."""
+    heard: list[Any] = []
+    chunks: list[Any] = []
+    topic = action_chunk(lease_s=0.5)
+    ros.node.create_subscription(
+        topic.type,
+        topic.name,
+        chunks.append,
+        topic.qos,
+        event_callbacks=SubscriptionEventCallbacks(liveliness=heard.append),
+    )
+    Robot(ros)
+    parameters = (f"checkpoint:={small}", *QUICK, "lease_s:=0.5")
+    given = [word for parameter in parameters for word in ("-p", parameter)]
+    faulty = Path(__file__).with_name("faulty_engine_node.py")
+    engine = ros.start_file(faulty, "stands_still", "--ros-args", *given)
+    ros.wait(lambda: len(chunks) == 3, "chunks")
+    ros.wait(lambda: heard and heard[-1].alive_count == 0, "an engine that is not alive")
+    assert engine.poll() is None
 
 
 def test_with_recovery_a_killed_worker_costs_an_epoch_and_not_the_engine(

@@ -28,7 +28,7 @@ from rich.progress import Progress
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
 from physis_core.engine.engine import Engine
-from physis_core.engine.recovery_record import RecoveryRecord
+from physis_core.engine.way_back import RecoveryRecord
 from physis_core.model.loading import load, load_spec
 from physis_core.model.reference import ReferenceStream
 from physis_core.model.registry import ModelRef

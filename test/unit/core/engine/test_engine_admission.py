@@ -49,7 +49,7 @@ def stream(name: str, period_s: float = 0.1, **more: object) -> StreamConfig:
 
 def test_streams_are_refused_when_time_is_short_and_admitted_when_one_has_left(watch) -> None:
     live = live_admission(deployment(), profile())
-    with watch(deployment(), door=live) as running:
+    with watch(deployment(), admission=live) as running:
         opened = [running.engine.open_stream(stream(f"s{i}")) for i in range(8)]
         handles = [one for one in opened if isinstance(one, StreamHandle)]
         # 20 ms on each device in each 100 ms, 15% of the time kept free.
@@ -72,7 +72,7 @@ def test_streams_are_refused_when_time_is_short_and_admitted_when_one_has_left(w
 
 def test_memory_is_counted(watch) -> None:
     live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=23.0)
-    with watch(deployment(), door=live) as running:
+    with watch(deployment(), admission=live) as running:
         # Each device: 10 of weights, and 6 for each stream.
         assert isinstance(running.engine.open_stream(stream("a", 1.0)), StreamHandle)
         assert isinstance(running.engine.open_stream(stream("b", 1.0)), StreamHandle)
@@ -84,7 +84,7 @@ def test_memory_is_counted(watch) -> None:
 
 def test_what_the_engine_refuses_holds_no_place(watch) -> None:
     live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=17.0)
-    with watch(deployment(), door=live) as running:
+    with watch(deployment(), admission=live) as running:
         unknown = running.engine.open_stream(stream("a", 1.0, route=7))
         assert isinstance(unknown, Refused)
         wrong = running.engine.open_stream(stream("a", 1.0, margin_s=-1.0))
@@ -96,7 +96,7 @@ def test_what_the_engine_refuses_holds_no_place(watch) -> None:
 
 def test_a_stream_that_fails_gives_its_place_back(watch) -> None:
     live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=17.0)
-    with watch(deployment(), door=live) as running:
+    with watch(deployment(), admission=live) as running:
         assert isinstance(running.engine.open_stream(stream("a", 1.0)), StreamHandle)
-        running.engine._call(lambda: running.engine._front.desk.cancel("a", "lost its device"))
+        running.engine._do(lambda: running.engine._loop.streams.cancel("a", "lost its device"))
         assert isinstance(running.engine.open_stream(stream("b", 1.0)), StreamHandle)

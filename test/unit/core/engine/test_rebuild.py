@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from physis_core.engine.rebuild import PastChunks
+from physis_core.engine.way_back import PastChunks
 
 
 def latent(number):

@@ -6,7 +6,7 @@ import pytest
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route
 from physis_core.engine.respawn_plan import RelinkEdge, Respawn
-from physis_core.engine.route_health import RouteHealth
+from physis_core.engine.routes import RouteHealth
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from physis_core.engine.snapshot import SnapshotShelf
+from physis_core.engine.way_back import SnapshotShelf
 
 STAGES = (0, 1, 2)
 

@@ -1,11 +1,15 @@
-"""Does an observation fit the model? Looked at where it enters, before anybody waits for it."""
+"""Observations on their way in: checked at entry, then one place per stream, newest wins."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
+
 import numpy as np
 
+from physis_core.engine.chunk_flow import Seen
 from physis_core.model.protocol import ModelSpec
-from physis_core.types import Array, Observation, Refused
+from physis_core.types import Array, Observation, ObservationStamp, Refused
 
 
 def checked_observation(
@@ -36,3 +40,35 @@ def checked_observation(
         # A copy: the sender may write into its array again while the chunk waits.
         arrays[name] = np.array(array, dtype=dtype, order="C")
     return arrays
+
+
+class Mailbox:
+    """Any thread puts, the engine's thread takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mail: dict[str, Seen] = {}
+        self._next_number = 1
+
+    def put(
+        self,
+        stream_id: str,
+        stamp: ObservationStamp,
+        entry_s: float,
+        tensors: Mapping[str, Array],
+    ) -> None:
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            self._mail[stream_id] = Seen(
+                number=number, stamp=stamp, entry_s=entry_s, tensors=tensors
+            )
+
+    def take(self) -> dict[str, Seen]:
+        with self._lock:
+            mail, self._mail = self._mail, {}
+        return mail
+
+    def drop(self, stream_id: str) -> None:
+        with self._lock:
+            self._mail.pop(stream_id, None)
