@@ -38,7 +38,7 @@ from physis_ros.engine.life import (
     start_engine,
 )
 from physis_ros.engine.parameters import EngineParameters
-from physis_ros.engine.stream import StreamWish
+from physis_ros.engine.stream import StreamSettings
 from physis_ros.engine.streams import EngineStreams
 from physis_ros.engine.wam_codec import WamContract, wam_contract
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
@@ -118,7 +118,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
             refused = self._streams.open(
-                StreamWish(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
+                StreamSettings(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
             )
             if refused is not None:
                 raise UserError("stream_ids", stream_id, refused.reason)
@@ -157,7 +157,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         refused: Refused | None = Refused(reason="the node is not active")
         if streams is not None:
             try:
-                refused = await streams.open_later(self._wish(request, streams))
+                refused = await streams.open_later(self._settings(request, streams))
             except UserError as error:
                 refused = Refused(reason=str(error))
         response.admitted = refused is None
@@ -168,7 +168,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             response.epoch = streams.by_id[request.stream_id].epoch
         return response
 
-    def _wish(self, request: OpenStream.Request, streams: EngineStreams) -> StreamWish:
+    def _settings(self, request: OpenStream.Request, streams: EngineStreams) -> StreamSettings:
         """Raises UserError where the request cannot be met as it stands."""
         stream_id = request.stream_id
         configured = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
@@ -178,7 +178,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         if not math.isfinite(request.period_s) or request.period_s < 0.0:
             raise UserError("period_s", request.period_s, "must be above 0, or 0: the default")
         _check_namespace("stream_id", namespace)
-        return StreamWish(
+        return StreamSettings(
             stream_id=stream_id,
             namespace=namespace,
             period_s=request.period_s or self._period_s,
@@ -240,7 +240,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             stream = streams.by_id.get(self._failed.pop())
             if stream is None or stream.closing:
                 continue
-            refused = await streams.open_later(stream.wish)
+            refused = await streams.open_later(stream.settings)
             if refused is not None:
                 self.get_logger().error(f"{stream.stream_id}: not opened again: {refused.reason}")
 

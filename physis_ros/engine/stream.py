@@ -29,7 +29,7 @@ _ASSERTIONS_A_LEASE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamWish:
+class StreamSettings:
     """How somebody wants a stream. `namespace`: of its topics, below the node's own."""
 
     stream_id: str
@@ -50,21 +50,21 @@ class EngineStream:
         engine: Engine,
         contract: WamContract,
         *,
-        wish: StreamWish,
+        settings: StreamSettings,
         chunk_topic: Topic,
         lookahead: LookaheadConfig,
         epoch_base: int,
         apart: Callable[[Callable[[], Refused | None]], Future[Refused | None]],
     ) -> None:
-        self.stream_id = wish.stream_id
-        self.wish = wish
+        self.stream_id = settings.stream_id
+        self.settings = settings
         self.closing = False
         self.reason = ""
         self.epoch = epoch_base
         self.observations = 0
         self.chunks = 0
         self.refused = 0
-        self._instruction = wish.instruction
+        self._instruction = settings.instruction
         self._changing = False
         self._node = node
         self._engine = engine
@@ -73,16 +73,16 @@ class EngineStream:
         self._apart = apart
         self._lock = threading.Lock()
         self._estimator = LookaheadEstimator(lookahead)
-        # By observation id: what the model was told, and whether its stamps are suspect.
-        self._told: OrderedDict[int, tuple[float, bool]] = OrderedDict()
+        # By observation id: what the model was given, and whether its stamps are suspect.
+        self._given: OrderedDict[int, tuple[float, bool]] = OrderedDict()
         self._last_id = -1
-        self._chunks = node.publisher(in_namespace(chunk_topic, wish.namespace))
+        self._chunks = node.publisher(in_namespace(chunk_topic, settings.namespace))
         lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
         # Between chunks, too: a stream that pauses has an engine.
         self._beat = engine.beat
         self._alive = node.steady_timer(lease_s / _ASSERTIONS_A_LEASE, self._assert_alive)
         self._subscription = node.subscribe(
-            in_namespace(OBSERVATION, wish.namespace), self._take_observation
+            in_namespace(OBSERVATION, settings.namespace), self._take_observation
         )
 
     @property
@@ -116,10 +116,10 @@ class EngineStream:
         self.reason = ""
         self.restarted()
 
-    def opened(self, wish: StreamWish) -> None:
+    def opened(self, settings: StreamSettings) -> None:
         """The engine has it now, as it was wished."""
-        self.wish = wish
-        self._instruction = wish.instruction
+        self.settings = settings
+        self._instruction = settings.instruction
 
     def restarted(self) -> None:
         with self._lock:
@@ -149,11 +149,11 @@ class EngineStream:
         number = observation.stamp.observation_id
         with self._lock:
             if number < self._last_id:
-                self._told.clear()  # observation_node was started anew and counts from 0
+                self._given.clear()  # observation_node was started anew and counts from 0
             self._last_id = number
-            self._told[number] = (lookahead_s, bool(message.clock_suspect))
-            while len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
+            self._given[number] = (lookahead_s, bool(message.clock_suspect))
+            while len(self._given) > _REMEMBERED:
+                self._given.popitem(last=False)
         refused = self._engine.observe(self.stream_id, observation)
         if refused is not None:
             self._refuse(f"{self.stream_id}: {refused.reason}")
@@ -199,10 +199,10 @@ class EngineStream:
         newest = max(chunk.observations, key=lambda stamp: stamp.capture_newest_ns)
         age_s = (clock.ros_ns_at(chunk.exit_s) - newest.capture_newest_ns) / 1e9
         with self._lock:
-            told = [self._told.get(stamp.observation_id) for stamp in chunk.observations]
-            newest_told = self._told.get(newest.observation_id)
+            given = [self._given.get(stamp.observation_id) for stamp in chunk.observations]
+            newest_given = self._given.get(newest.observation_id)
             self._estimator.add(age_s)
-        if newest_told is None:
+        if newest_given is None:
             return  # of an observation_node that is no more
         self.epoch = self._epoch_base + chunk.epoch
         try:
@@ -211,8 +211,8 @@ class EngineStream:
                 positions,
                 self._contract,
                 epoch=self.epoch,
-                lookahead_s=newest_told[0],
-                clock_suspect=any(known is None or known[1] for known in told),
+                lookahead_s=newest_given[0],
+                clock_suspect=any(known is None or known[1] for known in given),
                 clock=clock,
             )
         except UserError as error:

@@ -19,7 +19,7 @@ from physis_core.engine.stream import StreamConfig, StreamHandle
 from physis_core.types import Refresh, Refused
 from physis_ros.engine.lookahead import LookaheadConfig
 from physis_ros.engine.parameters import EngineParameters
-from physis_ros.engine.stream import EngineStream, StreamWish
+from physis_ros.engine.stream import EngineStream, StreamSettings
 from physis_ros.engine.wam_codec import WamContract
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.interfaces import action_chunk
@@ -51,17 +51,17 @@ class EngineStreams:
         self._last_epoch = last_epoch
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine-streams")
 
-    def open(self, wish: StreamWish) -> Refused | None:
+    def open(self, settings: StreamSettings) -> Refused | None:
         """Open (or, where it failed, open again) and wait for the engine."""
-        config = self._begin(wish)
-        return self._settle(wish, self._engine.open_stream(config, timeout_s=ANSWER_S))
+        config = self._begin(settings)
+        return self._settle(settings, self._engine.open_stream(config, timeout_s=ANSWER_S))
 
-    async def open_later(self, wish: StreamWish) -> Refused | None:
+    async def open_later(self, settings: StreamSettings) -> Refused | None:
         """The same, with the executor free meanwhile."""
-        config = self._begin(wish)
+        config = self._begin(settings)
         opened = await self._apart(lambda: self._engine.open_stream(config, timeout_s=ANSWER_S))
         assert opened is not None, "what was awaited has its result"
-        return self._settle(wish, opened)
+        return self._settle(settings, opened)
 
     async def close_later(self, stream_id: str, *, drain: bool) -> bool:
         """False where it did not drain in time and was cancelled."""
@@ -92,17 +92,17 @@ class EngineStreams:
             self._engine.restart_stream(stream.stream_id, reason)
             stream.restarted()
 
-    def _begin(self, wish: StreamWish) -> StreamConfig:
+    def _begin(self, settings: StreamSettings) -> StreamConfig:
         params = self._node.params
-        epoch_base = self._new_epoch_base(wish.stream_id)
-        stream = self.by_id.get(wish.stream_id)
+        epoch_base = self._new_epoch_base(settings.stream_id)
+        stream = self.by_id.get(settings.stream_id)
         if stream is None:
             # Its topics come first: a chunk may leave as soon as the engine knows the stream.
-            self.by_id[wish.stream_id] = EngineStream(
+            self.by_id[settings.stream_id] = EngineStream(
                 self._node,
                 self._engine,
                 self._contract,
-                wish=wish,
+                settings=settings,
                 chunk_topic=action_chunk(params.deadline_s, params.lease_s, offered=True),
                 lookahead=LookaheadConfig(
                     initial_s=params.lookahead_initial_s,
@@ -115,13 +115,13 @@ class EngineStreams:
         else:
             stream.reopened(epoch_base)
         return StreamConfig(
-            stream_id=wish.stream_id,
-            period_s=wish.period_s,
+            stream_id=settings.stream_id,
+            period_s=settings.period_s,
             release=cast(Any, params.release),
             seed=params.seed,
             refresh=cast(Refresh, params.refresh),
-            priority=wish.priority,
-            condition={"instruction": wish.instruction} if wish.instruction else {},
+            priority=settings.priority,
+            condition={"instruction": settings.instruction} if settings.instruction else {},
             max_age_s=params.max_age_s,
             max_action_age_s=params.max_action_age_s,
             expected_response_s=params.expected_response_s,
@@ -129,15 +129,15 @@ class EngineStreams:
             hold=params.hold,
         )
 
-    def _settle(self, wish: StreamWish, opened: StreamHandle | Refused) -> Refused | None:
+    def _settle(self, settings: StreamSettings, opened: StreamHandle | Refused) -> Refused | None:
         if isinstance(opened, Refused):
-            if wish.stream_id in self.by_id:
-                self._take_out(wish.stream_id)
+            if settings.stream_id in self.by_id:
+                self._take_out(settings.stream_id)
             return opened
-        stream = self.by_id.get(wish.stream_id)
+        stream = self.by_id.get(settings.stream_id)
         if stream is None:
             return Refused(reason="the node was deactivated meanwhile")
-        stream.opened(wish)
+        stream.opened(settings)
         return None
 
     def _take_out(self, stream_id: str) -> None:
