@@ -43,11 +43,15 @@ class Collected:
             self.news.notify_all()
 
     def until(self, holds):
-        """Not every state is news: it is looked at some times a second as well."""
+        """Not every state is news: it is looked at some times a second as well.
+
+        Without the lock: `holds` may ask the engine, whose loop may wait for the lock to deliver.
+        """
         end = time.monotonic() + PATIENCE_S
-        with self.news:
-            while not self.news.wait_for(holds, 0.1):
-                assert time.monotonic() < end, [(e.kind, e.reason) for e in self.events]
+        while not holds():
+            assert time.monotonic() < end, [(e.kind, e.reason) for e in self.events]
+            with self.news:
+                self.news.wait(0.1)
 
     def of(self, stream_id, epoch=0):
         return [c for c in self.chunks if c.stream_id == stream_id and c.epoch == epoch]

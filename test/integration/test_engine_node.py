@@ -269,7 +269,7 @@ def test_a_killed_worker_ends_the_engine_and_its_successor_has_a_higher_epoch(
 def test_an_engine_that_fails_by_itself_ends_its_node_with_a_fault(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
-    given = [word for p in (f"checkpoint:={small}", *QUICK) for word in ("-p", p)]
+    given = [word for p in (f"model:={small}", *QUICK) for word in ("-p", p)]
     faulty = Path(__file__).with_name("faulty_engine_node.py")
     engine = ros.start_file(faulty, "fails", "--ros-args", *given)
     ros.wait(lambda: len(chunks) == 3, "chunks")
@@ -294,7 +294,7 @@ def test_an_engine_whose_loop_stands_still_is_not_alive_though_its_node_is(
         event_callbacks=SubscriptionEventCallbacks(liveliness=heard.append),
     )
     Robot(ros)
-    parameters = (f"checkpoint:={small}", *QUICK, "lease_s:=0.5")
+    parameters = (f"model:={small}", *QUICK, "lease_s:=0.5")
     given = [word for parameter in parameters for word in ("-p", parameter)]
     faulty = Path(__file__).with_name("faulty_engine_node.py")
     engine = ros.start_file(faulty, "stands_still", "--ros-args", *given)
