@@ -1,14 +1,9 @@
-"""What package.xml names is enough for a robot's nodes; what is missing is named in one line."""
+"""A package that is missing is named in one line, with the command that installs it."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import select
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -17,54 +12,6 @@ from physis_ros.cli import main as physis
 from physis_ros.node.packages import BUILD_WITH_LAB, command_for, missing_package
 from physis_ros.stack.description import NodeSpec
 from physis_ros.stack.resolution import check_installed
-
-BARE = Path(__file__).with_name("bare_python.py")
-LIMIT_S = 60.0
-
-
-def bare(module: str, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-    return subprocess.Popen(
-        [sys.executable, str(BARE), module, "--ros-args", *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "physis_ros.observation.observation_node",
-        "physis_ros.timeline.buffer_node",
-        "physis_ros.safety.safety_node",
-    ],
-)
-def test_a_node_of_the_robot_works_with_what_package_xml_names(module: str) -> None:
-    name = module.rpartition(".")[2]
-    parameters = Path(__file__).parents[4] / "config" / f"{name}.param.yaml"
-    with bare(module, "--params-file", str(parameters), "--log-level", "debug") as node:
-        assert node.stdout is not None
-        # rcl logs every transition: active is the last one of the start.
-        said, deadline_s = "", time.monotonic() + LIMIT_S
-        while "active" not in said and node.poll() is None and time.monotonic() < deadline_s:
-            if select.select([node.stdout], [], [], 0.2)[0]:
-                said += os.read(node.stdout.fileno(), 1 << 16).decode()
-        works = node.poll() is None
-        node.terminate()
-        node.wait(LIMIT_S)
-        assert works, said[-3000:]
-        assert node.returncode == 0, said[-3000:]
-
-
-def test_a_node_names_the_package_that_is_missing() -> None:
-    with bare("physis_ros.engine.engine_node") as node:
-        said, _ = node.communicate(timeout=LIMIT_S)
-    assert node.returncode == 2
-    assert len(said.strip().splitlines()) == 1, said
-    assert said.startswith("engine_node: the Python package "), said
-    assert "is not installed: " in said
 
 
 def test_commands() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 MODULES = {"python3-numpy": "numpy", "python3-opencv": "cv2", "python3-yaml": "yaml"}
 """rosdep key -> the module that it brings."""
 
