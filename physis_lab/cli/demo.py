@@ -1,4 +1,4 @@
-"""`physis demo`: the whole way of the data on this machine, and the report of what came out."""
+"""`physis demo`: simulated arm, engine and safety together on this machine, and a report."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VIDEO_FPS = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--duration", type=float, default=30.0, metavar="S", help="seconds of playing"
+        "--duration", type=float, default=30.0, metavar="S", help="seconds of motion"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where records go (default: runs/demo-DATE-TIME)"
+        "--out", type=Path, metavar="DIR", help="record folder (default: runs/demo-DATE-TIME)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the target's path")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the target's path")
     parser.add_argument(
         "--set",
         action="append",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="set a node's parameter, e.g. engine_node.partition=step; may be repeated",
     )
     parser.add_argument("--show", action="store_true", help="open a live window of the camera")
-    parser.add_argument("--verbose", action="store_true", help="print what the nodes say")
+    parser.add_argument("--verbose", action="store_true", help="print the output of the nodes")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -106,12 +106,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> str:
-    """Start the processes, wait for the first played action, let them play, stop them in order.
+    """Start the processes, wait for the first action, run for `duration_s`, stop them in order.
 
-    Returns one line saying why it did not come to its end; empty where it did.
+    Returns one line that says why the run ended early; empty if it did not.
 
     Raises:
-        UserError: a node refused its input; its own line is passed on.
+        UserError: a node refused its input; the node's line is passed on.
     """
     from physis_lab.session.play import NodeLogs, interrupts, why_it_failed
     from physis_ros.stack.supervisor import Supervisor
@@ -138,17 +138,17 @@ def play(plan: Any, duration_s: float, console: Console, *, verbose: bool) -> st
                 if supervisor.failure is not None:
                     return why_it_failed(supervisor.failure, logs, verb="demo")
                 if interrupted():
-                    return "interrupted before anything was played"
+                    return "interrupted before the first action"
                 if time.monotonic() - started_s > START_LIMIT_S:
-                    return f"nothing was played in {START_LIMIT_S:.0f} s; see {logs.directory}"
+                    return f"no action in {START_LIMIT_S:.0f} s; see {logs.directory}"
             progress.update(starting, total=1, completed=1, now="")
-            playing = progress.add_task("playing", total=duration_s, now="")
-            while (played_s := time.monotonic() - first) < duration_s and not interrupted():
+            running = progress.add_task("running", total=duration_s, now="")
+            while (run_s := time.monotonic() - first) < duration_s and not interrupted():
                 logs.take(supervisor.poll(POLL_S))
                 if supervisor.failure is not None:
                     return why_it_failed(supervisor.failure, logs, verb="demo")
-                progress.update(playing, completed=played_s, now=plan.now_line())
-            progress.update(playing, completed=duration_s)
+                progress.update(running, completed=run_s, now=plan.now_line())
+            progress.update(running, completed=duration_s)
         finally:
             stopping = progress.add_task("stopping the nodes", total=None, now="")
             supervisor.stop(lambda event: logs.take([event]), first=("recorder_node",))
@@ -174,10 +174,10 @@ def _film(out: Path, record: Any, console: Console) -> None:
 
 
 def _verdict(report: dict[str, Any], pace: Pace) -> tuple[str, str]:
-    """`good`, `too slow` or `wrong`, and the line that says so.
+    """`good`, `too slow` or `wrong`, and the line to print.
 
-    Only a run that went wrong may be excused by the machine: one that went well at a pace that was
-    not kept is good, and the line names what was not kept.
+    `too slow` is a failed run on a machine that did not keep the pace. A run that went well is
+    good on any machine; the line names the rates that were not kept.
     """
     slow = why_too_slow(report, pace)
     if _went_well(report):
@@ -188,7 +188,7 @@ def _verdict(report: dict[str, Any], pace: Pace) -> tuple[str, str]:
 
 
 def _went_well(report: dict[str, Any]) -> bool:
-    """Chunks flowed, what moved the robot had an age, the arm moved, safety let it pass."""
+    """Chunks arrived, the commands had an age, the arm moved, safety ended in OK or LIMIT."""
     age = report["action_age_ms"]["servo"]
     return bool(
         report["chunks"] > 0
