@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,12 @@ from physis_core.model.description import (
 )
 from physis_core.model.header import file_format
 from physis_core.model.registry import FrameEncoder, ModelRef
-from physis_core.model.tiny.config import TinyConfig, WorldConfig, configured
+from physis_core.model.tiny.config import (
+    TinyConfig,
+    TransformerConfig,
+    WorldConfig,
+    configured,
+)
 from physis_core.types import Array, UserError
 
 if TYPE_CHECKING:
@@ -26,6 +32,23 @@ if TYPE_CHECKING:
     from physis_core.model.tiny.world_model import WorldModel
 
 PACKAGES = ("torch", "safetensors")
+
+
+def common_description(
+    family: str, config: TransformerConfig, *, period_s: float
+) -> ModelDescription:
+    """The part of the description that policies and world models share."""
+    return ModelDescription(
+        family=family,
+        steps=config.steps,
+        blocks=config.blocks,
+        kv=config.kv,
+        window_chunks=config.window_chunks,
+        sink_chunks=config.sink_chunks,
+        period_s=period_s,
+        joints=config.joint_names,
+        packages=PACKAGES,
+    )
 
 
 class PolicyFamily:
@@ -45,25 +68,17 @@ class PolicyFamily:
             frames = FrameOutput(
                 count=len(config.frame_times_s), height=frame_height, width=frame_width
             )
-        return ModelDescription(
-            family=self.name,
-            steps=config.steps,
-            blocks=config.blocks,
-            kv=config.kv,
-            window_chunks=config.window_chunks,
-            sink_chunks=config.sink_chunks,
-            period_s=config.period_s,
+        return replace(
+            common_description(self.name, config, period_s=config.period_s),
             cameras=tuple(
                 CameraInput(name=name, height=height, width=width) for name in config.camera_names
             ),
-            joints=config.joint_names,
             actions=ActionOutput(
                 steps=config.action_steps,
                 step_s=config.step_s,
                 lookahead_max_s=config.lookahead_max_s,
             ),
             frames=frames,
-            packages=PACKAGES,
         )
 
     def read_spec(self, ref: ModelRef) -> ModelSpec:
@@ -92,26 +107,16 @@ class WorldFamily:
 
     def describe(self, ref: ModelRef) -> ModelDescription:
         config = configured(WorldConfig, ref.config, ref.checkpoint)
-        height, width = config.frame_size
-        return ModelDescription(
-            family=self.name,
-            steps=config.steps,
-            blocks=config.blocks,
-            kv=config.kv,
-            window_chunks=config.window_chunks,
-            sink_chunks=config.sink_chunks,
-            period_s=config.period_s,
-            joints=config.joint_names,
-            commands=CommandInput(steps=config.frames, step_s=config.step_s),
-            frames=FrameOutput(
-                count=config.frames,
-                height=height,
-                width=width,
-                fovy_deg=config.camera_fovy_deg,
+        frames = None
+        if config.decode:
+            height, width = config.frame_size
+            frames = FrameOutput(
+                count=config.frames, height=height, width=width, fovy_deg=config.camera_fovy_deg
             )
-            if config.decode
-            else None,
-            packages=PACKAGES,
+        return replace(
+            common_description(self.name, config, period_s=config.period_s),
+            commands=CommandInput(steps=config.frames, step_s=config.step_s),
+            frames=frames,
         )
 
     def read_spec(self, ref: ModelRef) -> ModelSpec:
