@@ -1,7 +1,8 @@
-"""Pictures of a run, drawn without a screen."""
+"""Pictures of a run, a plan and a simulation, drawn without a screen."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,4 +94,52 @@ def plot_run(
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("time [s]   (grey: warm-up, left out of the report)")
     axes[-1].set_xlim(0, end_s)
+    save(figure, path)
+
+
+def plot_plan(models: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """Interval, response and cost of an output over the number of devices, one line per model."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    axes: Any = figure.subplots(1, 3)
+    panels = (
+        ("output_interval_p99_ms", "output interval, p99 [ms]"),
+        ("response_latency_ms", "response latency [ms]"),
+        ("device_seconds_per_output", "device-seconds per on-time output"),
+    )
+    for name, model in models.items():
+        rows = sorted(model["table"], key=lambda row: row["devices"])
+        devices = [row["devices"] for row in rows]
+        style = "o" if model["pareto"] else "-"
+        for axis, (field, _) in zip(axes, panels):
+            axis.plot(devices, [row[field] for row in rows], style, ms=3, label=name)
+    for axis, (_, label) in zip(axes, panels):
+        axis.set(xlabel="devices of one stream", ylabel=label, xscale="log", yscale="log")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize="small")
+    save(figure, path)
+
+
+def plot_simulation(outcome: Mapping[str, Any], path: Path) -> None:
+    """Percentiles of each stream's interval, each device's load, and fragmentation over time."""
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    axes: Any = figure.subplots(3, 1)
+    streams = [s for s in outcome["streams"] if s["period_ms"] is not None and s["chunks"] > 1]
+    position = range(len(streams))
+    for field, marker in (("p50", "."), ("p99", "_"), ("p999", "x"), ("max", "+")):
+        values = [s["output_interval_ms"][field] / s["period_ms"] for s in streams]
+        axes[0].plot(position, values, marker, label=field)
+    axes[0].axhline(1.0, color="0.6", lw=0.8)
+    axes[0].set(xlabel="stream", ylabel="output interval\nover period")
+    axes[0].legend(frameon=False, ncols=4, fontsize="small")
+    devices = outcome["devices"]
+    axes[1].bar([d["device"] for d in devices], [100 * d["busy_share"] for d in devices])
+    axes[1].set(xlabel="device", ylabel="busy [%]")
+    history = outcome["fragmentation"]
+    times = [f["at_s"] for f in history]
+    for field in ("stranded_memory", "stranded_time"):
+        axes[2].step(times, [100 * f[field] for f in history], where="post", label=field)
+    axes[2].set(xlabel="simulated time [s]", ylabel="free but unusable\n[% of the pool]")
+    axes[2].legend(frameon=False, fontsize="small")
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
     save(figure, path)

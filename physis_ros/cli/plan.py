@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--even-split",
         action="store_true",
-        help="for each model, the most streams on the pool: equal groups against joint",
+        help="most streams of each model: equal groups of devices against joint scheduling",
     )
     parser.add_argument("--rows", type=int, default=24, help="most rows of each table (0: all)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the tables")
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     check_folder("plot", args.plot)
     config = load_plan(args.file)
     if config.simulate is not None:
-        # `physis simulate` reads this part; its errors are reported here too.
+        # Only `physis simulate` uses this part, but its errors are reported here too.
         simulation_of(config)
     console = Console()
     if args.even_split:
@@ -50,9 +50,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if config.streams:
         _print_admission(report["admission"], console)
     if args.plot is not None:
-        from physis_core.plan.plots import plot_tables
+        from physis_core.observe.plots import plot_plan
 
-        plot_tables(report["models"], args.plot)
+        plot_plan(report["models"], args.plot)
         console.print(f"picture: {args.plot}")
     return {"ok": True, **report}
 
@@ -67,7 +67,7 @@ def _even_split(config: PlanConfig, console: Console) -> dict[str, Any]:
     print_table(
         console,
         f"most verified streams on {config.pool.devices} devices",
-        ("model", "SLO", "even split", "devices a group", "joint", "joint / even"),
+        ("model", "SLO", "even split", "devices per group", "joint", "joint / even"),
         (
             (
                 one.model,
@@ -134,7 +134,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _thinned(rows: list[Any], most: int) -> list[Any]:
-    """At most `most` rows, first and last included, spread evenly."""
+    """At most `most` rows, evenly spaced, with the first and the last."""
     if most == 0 or len(rows) <= most:
         return rows
     if most == 1:
@@ -144,7 +144,7 @@ def _thinned(rows: list[Any], most: int) -> list[Any]:
 
 
 def _print_admission(report: Mapping[str, Any], console: Console) -> None:
-    headings = ("stream", "model", "asked", "admitted", "why not more")
+    headings = ("stream", "model", "requested", "admitted", "why not more")
     print_table(
         console,
         f"admission on {report['devices']} devices",
@@ -164,8 +164,8 @@ def _print_admission(report: Mapping[str, Any], console: Console) -> None:
     costs = report["device_seconds_per_output"]
     if not costs and any(row["admitted"] for row in report["streams"]):
         console.print(
-            "  the streams count different things, so there is no common cost per output; the"
-            " tables show what an output of each costs on devices of its own",
+            "  the streams count different outputs, so there is no common cost per output; the"
+            " tables show the cost of each model's output by itself",
             highlight=False,
         )
     for count, cost in costs.items():

@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     console = Console()
     _print(outcome, console)
     if args.plot is not None:
-        from physis_core.sim.plots import plot_run
+        from physis_core.observe.plots import plot_simulation
 
-        plot_run(outcome, args.plot)
+        plot_simulation(outcome, args.plot)
         console.print(f"picture: {args.plot}")
     return {"ok": True, **outcome}
 
