@@ -1,7 +1,7 @@
-"""The cells of the noisy-against-clean study: what is run, and what the hardware would allow. Pure.
+"""The runs of the noisy-against-clean study, and the pace that equal hardware would allow. Pure.
 
-A cell is one way to run one checkpoint in the fast closed loop. Cells that are the same run in
-several groups are run once.
+A cell is one setting of one checkpoint in the fast closed loop. A cell that appears in several
+tables is run once.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Literal
 
 from physis_core.types import KVMode
 
-Way = Literal["pipelined noisy", "sequential noisy", "pipelined clean"]
-WAYS: tuple[Way, ...] = ("pipelined noisy", "sequential noisy", "pipelined clean")
+Schedule = Literal["pipelined noisy", "sequential noisy", "pipelined clean"]
+SCHEDULES: tuple[Schedule, ...] = ("pipelined noisy", "sequential noisy", "pipelined clean")
 
 STEPS = (1, 2, 4, 8)
 WINDOWS = (1, 2, 4, 8)
 PERIODS_S = (0.1, 0.2, 0.3)
 RESPONSES_S = (0.1, 0.2, 0.4)
-"""Of one chunk through all its stages, without the time between devices."""
+"""Time of one chunk through all its stages, without hops between devices."""
 
 DENOISING_STEPS = 4
 WINDOW_CHUNKS = 8
 PERIOD_S = 0.1
 RESPONSE_S = 0.15
 HOP_S = 0.001
-"""From device to device; above what a link between two processes takes for a chunk of this size."""
+"""One hop between devices; longer than a link between two processes takes for such a chunk."""
 TICK_S = 0.01
 
 
@@ -44,42 +44,43 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Names its result file."""
+        """Name of its result file."""
         times = f"p{1e3 * self.period_s:.0f}_r{1e3 * self.response_s:.0f}"
         return f"{self.trained}_as_{self.kv}_d{self.steps}_w{self.window_chunks}_{times}"
 
 
-def pace(way: Way, *, stages: int, response_s: float) -> tuple[float, float]:
-    """The shortest output interval and the response latency of a way to run a model.
+def pace(schedule: Schedule, *, stages: int, response_s: float) -> tuple[float, float]:
+    """The shortest output interval and the response latency of a schedule.
 
-    Stages take the same time t = `response_s` / `stages`, and every way gets as many devices as it
-    can use. `pipelined noisy`: a device per stage, so a chunk every t; its response has a hop
-    between stages. `sequential noisy`: one device does all stages of one chunk after the other: a
-    chunk every `stages` * t, no hops. `pipelined clean`: chunk c + 1 begins when chunk c's rerun at
-    level 0 has left the first block, after `stages` + 1 of c's stages, however many devices there
-    are; the hops lie in that as well.
+    All stages take t = `response_s` / `stages`, and each schedule gets as many devices as it can
+    use. `pipelined noisy`: a device per stage, so a chunk every t and a hop between stages.
+    `sequential noisy`: one device runs all stages of a chunk: a chunk every `stages` * t, no hops.
+    `pipelined clean`: chunk c + 1 begins when the rerun of chunk c at level 0 has left the first
+    block, after `stages` + 1 stages and as many hops.
     """
     stage_s = response_s / stages
     hops_s = (stages - 1) * HOP_S
-    if way == "sequential noisy":
+    if schedule == "sequential noisy":
         return stages * stage_s, response_s
-    if way == "pipelined noisy":
+    if schedule == "pipelined noisy":
         return stage_s, response_s + hops_s
     # From the last stage of step D - 1 the chunk goes on to the first block of the rerun.
     return (stages + 1) * stage_s + hops_s + HOP_S, response_s + hops_s
 
 
-def hardware_cells(response_s: float, blocks: int) -> dict[Way, tuple[Cell, ...]]:
-    """Each way at a stage time such that a chunk takes `response_s`: no chunk more often than
-    PERIOD_S. Where chunks are rarer than in training, with the whole window and without history:
-    gaps of another length may make the past misleading."""
-    out: dict[Way, tuple[Cell, ...]] = {}
-    for way in WAYS:
-        kv: KVMode = "clean" if way == "pipelined clean" else "noisy"
-        interval_s, whole_s = pace(way, stages=DENOISING_STEPS * blocks, response_s=response_s)
+def hardware_cells(response_s: float, blocks: int) -> dict[Schedule, tuple[Cell, ...]]:
+    """The cells of each schedule where all stages of a chunk take `response_s`.
+
+    No period is below PERIOD_S, the one of training. Where it is above, there is a second cell
+    without history, because history may mislead at gaps of another length.
+    """
+    out: dict[Schedule, tuple[Cell, ...]] = {}
+    for schedule in SCHEDULES:
+        kv: KVMode = "clean" if schedule == "pipelined clean" else "noisy"
+        interval_s, whole_s = pace(schedule, stages=DENOISING_STEPS * blocks, response_s=response_s)
         period_s = max(PERIOD_S, on_tick(interval_s))
         windows: Sequence[int] = (WINDOW_CHUNKS,) if period_s <= PERIOD_S else (WINDOW_CHUNKS, 1)
-        out[way] = tuple(
+        out[schedule] = tuple(
             Cell(
                 trained=kv,
                 kv=kv,
@@ -106,12 +107,12 @@ def own_cells(**changes: float) -> tuple[Cell, Cell]:
 
 
 def crossed_cells() -> tuple[Cell, Cell]:
-    """Each checkpoint run the other way."""
+    """Each checkpoint run in the other KV mode."""
     return Cell(trained="noisy", kv="clean"), Cell(trained="clean", kv="noisy")
 
 
 def all_cells(blocks: int) -> list[Cell]:
-    """Every cell of the study, each once, the most telling first."""
+    """Every cell of the study, each once, the most important first."""
     cells = [*own_cells(), *crossed_cells()]
     for steps in STEPS:
         cells += own_cells(steps=steps)

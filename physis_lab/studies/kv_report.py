@@ -15,8 +15,8 @@ from physis_lab.evaluation.intervals import mean_interval, paired_difference, wi
 from physis_lab.studies.kv_cells import (
     PERIODS_S,
     RESPONSES_S,
+    SCHEDULES,
     STEPS,
-    WAYS,
     WINDOWS,
     Cell,
     crossed_cells,
@@ -60,7 +60,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, 
 
 
 def found_of(results: Results, blocks: int) -> dict[str, Any]:
-    """All figures of the study. `clean_minus_noisy` is of the same episodes."""
+    """All figures of the study. `clean_minus_noisy` is paired by episode."""
 
     def pair(**changes: float) -> dict[str, Any]:
         noisy, clean = (results[cell.name] for cell in own_cells(**changes))
@@ -91,26 +91,28 @@ def found_of(results: Results, blocks: int) -> dict[str, Any]:
 
 def _hardware(results: Results, response_s: float, blocks: int) -> dict[str, Any]:
     chosen: dict[str, tuple[Cell, Mapping[str, Any]]] = {}
-    for way, cells in hardware_cells(response_s, blocks).items():
-        # What its user would choose: history or none, whichever errs less.
+    for schedule, cells in hardware_cells(response_s, blocks).items():
+        # With or without history, whichever has the smaller error: a user would choose that.
         best = min(cells, key=lambda cell: float(np.mean(results[cell.name]["errors_m"])))
-        chosen[way] = (best, results[best.name])
+        chosen[schedule] = (best, results[best.name])
     ours = chosen["pipelined noisy"][1]
     return {
-        way: {
+        schedule: {
             "period_s": cell.period_s,
             "response_s": cell.response_s,
             "window_chunks": cell.window_chunks,
             **cell_figures(result),
             "minus_pipelined_noisy": difference(result, ours),
         }
-        for way, (cell, result) in chosen.items()
+        for schedule, (cell, result) in chosen.items()
     }
 
 
 def trend(drift: Mapping[str, Any]) -> dict[str, float]:
-    """Last half against first half of a drift run: 1 where nothing changes; error over still's,
-    because the ball is not equally fast everywhere."""
+    """Last half over first half of a drift run: 1 means no drift.
+
+    Errors are relative to those of an arm that does not move, because the ball's speed varies.
+    """
     relative = np.array(drift["error_m"]) / np.array(drift["still_m"])
     half = max(1, len(relative) // 2)
     spread = np.array(drift["command_std_rad"])
@@ -136,12 +138,13 @@ def print_tables(found: Mapping[str, Any]) -> None:
             )
     for name, figures in found["crossed"].items():
         print(f"{name:>18s} {_cell_text(figures)}")
-    for response, ways in found["equal_hardware"].items():
-        for way, row in ways.items():
+    for response, schedules in found["equal_hardware"].items():
+        for schedule, row in schedules.items():
             apart = row["minus_pipelined_noisy"]
             print(
-                f"a chunk takes {response} s, {way:16s}: every {row['period_s']:.2f} s, response"
-                f" {row['response_s']:.2f} s, window {row['window_chunks']}: {_cell_text(row)}"
+                f"a chunk takes {response} s, {schedule:16s}: every {row['period_s']:.2f} s,"
+                f" response {row['response_s']:.2f} s, window {row['window_chunks']}:"
+                f" {_cell_text(row)}"
                 f" ({apart['success_points']:+.1f} points)"
             )
     for kv, run in found["drift"].items():
@@ -200,16 +203,18 @@ def draw(path: Path, found: Mapping[str, Any]) -> None:
 
 def _draw_hardware(error: Any, success: Any, rows: Mapping[str, Any]) -> None:
     at = np.arange(len(rows))
-    colours = dict(zip(WAYS, (NOISY, SEQUENTIAL, CLEAN), strict=True))
-    for number, way in enumerate(WAYS):
+    colours = dict(zip(SCHEDULES, (NOISY, SEQUENTIAL, CLEAN), strict=True))
+    for number, schedule in enumerate(SCHEDULES):
         beside = at + 0.08 * (number - 1)
-        figures = [row[way] for row in rows.values()]
-        _bars(error, beside, figures, way, colours[way])
+        figures = [row[schedule] for row in rows.values()]
+        _bars(error, beside, figures, schedule, colours[schedule])
         share = np.array([f["success"] for f in figures])
         low, high = np.array([f["success_ci95"] for f in figures]).T
-        # Wilson's bounds touch the share at 0 and 1 but for rounding.
+        # At 0 and 1 Wilson's bound equals the share; rounding may put it on the wrong side.
         apart = np.maximum(0.0, [share - low, high - share])
-        success.errorbar(beside, share, yerr=apart, fmt="o", ms=4, capsize=2, color=colours[way])
+        success.errorbar(
+            beside, share, yerr=apart, fmt="o", ms=4, capsize=2, color=colours[schedule]
+        )
     error.legend(frameon=False, fontsize=8)
     for axis in (error, success):
         axis.set_xticks(at, list(rows))

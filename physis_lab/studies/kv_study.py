@@ -1,14 +1,13 @@
-"""Noisy against clean KV, and whether either drifts: study (a).
+"""Noisy against clean KV, and whether either drifts.
 
     python -m physis_lab.studies.kv_study --noisy checkpoints/physis_tiny_wam.safetensors \\
         --clean checkpoints/physis_tiny_wam_clean.safetensors --work runs/kv_study \\
         --plot docs/images/noisy-kv.png
 
-Two checkpoints of one architecture, trained on the same batches, in the fast closed loop: the same
-episodes, the same noise. Every cell (`physis_lab.studies.kv_cells`) and each drift run leaves a
-file in `--work`, complete or absent; a study that was stopped goes on, and two started on one
-folder share the work. The drift runs are one episode of DRIFT_CHUNKS chunks each, closed loop as
-well.
+Two checkpoints of one architecture, trained on the same batches, run in the fast closed loop with
+the same episodes and noise. Every cell (`physis_lab.studies.kv_cells`) and each drift run writes a
+file to `--work` atomically, so an interrupted study resumes, and two processes on one folder share
+the work. A drift run is one episode of DRIFT_CHUNKS chunks in closed loop.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ DRIFT_PART = 500
 
 
 def variant(checkpoint: Path, cell: Cell) -> TinyModel:
-    """The checkpoint's weights, run as the cell says. Its pictures stay latents: none is looked at.
+    """The checkpoint's weights with the cell's settings. Pictures stay latents, which is faster.
 
     Raises:
         UserError: the file is no policy.
@@ -82,7 +81,7 @@ def run_cell(checkpoint: Path, cell: Cell, base: ClosedLoopConfig) -> dict[str, 
         record = run_recorded(policy, tasks, config)
     still = still_errors(tasks, config, Kinematics(world))
     at_s = tick_times(config)
-    # As the task judges, from the moment on that this loop counts from.
+    # The task's own rule, with the settling time of this loop.
     rule = StaysNear(settle_s=config.settle_s)
     outcomes = [
         rule.judge(at_s, moved, stood) for moved, stood in zip(record.errors, still, strict=True)
@@ -96,7 +95,7 @@ def run_cell(checkpoint: Path, cell: Cell, base: ClosedLoopConfig) -> dict[str, 
 
 
 def run_drift(checkpoint: Path, cell: Cell, base: ClosedLoopConfig, chunks: int) -> dict[str, Any]:
-    """One stream of `chunks` chunks: its error and its commands, for each DRIFT_PART of them."""
+    """One stream of `chunks` chunks: error and commands of each part of DRIFT_PART chunks."""
     config = replace(loop_config(cell, base), episodes=1, duration_s=chunks * cell.period_s)
     tasks = [make_task("follow", config.first_seed)]
     world = build_model(props=tasks[0].props)
@@ -118,7 +117,7 @@ def run_drift(checkpoint: Path, cell: Cell, base: ClosedLoopConfig, chunks: int)
 
 
 class Work:
-    """The results so far, a file each; `identity` is what must not differ among them."""
+    """The folder of results, one file each. `identity`: settings that all of them must share."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,13 +133,13 @@ class Work:
         return json.loads(path.read_text()) if path.exists() else None
 
     def claim(self, name: str) -> bool:
-        """Whether nobody else who runs has begun with this."""
+        """Claim this run; False if another living process has."""
         claim = self._folder / f"{name}.claim"
         try:
             with claim.open("x") as file:
                 file.write(str(os.getpid()))
         except FileExistsError:
-            # Left by a process that has ended, or by this one, which was interrupted.
+            # A claim of a process that has ended, or of this one, does not count.
             holder = claim.read_text()
             if holder != str(os.getpid()) and Path("/proc", holder).exists():
                 return False
@@ -165,13 +164,14 @@ def study(
         if config.kv != kv:
             raise UserError(kv, str(files[kv]), f"was trained with {config.kv} KV")
     if replace(configs["noisy"], kv="clean") != configs["clean"]:
-        raise UserError("clean", str(files["clean"]), f"differs from {files['noisy']} in more")
+        other = f"differs from {files['noisy']} in more than the KV mode"
+        raise UserError("clean", str(files["clean"]), other)
     marks = [hashlib.sha256(files[kv].read_bytes()).hexdigest() for kv in ("noisy", "clean")]
     settings = {"files": marks, "loop": asdict(base), "drift_chunks": drift_chunks}
     work = Work(folder, settings)
     todo: list[tuple[str, Cell]] = [(f"drift_{cell.kv}", cell) for cell in own_cells()]
     cells = [(cell.name, cell) for cell in all_cells(configs["noisy"].blocks)]
-    # The long runs in the middle: two processes then end at about the same time.
+    # With the long runs in the middle two processes end at about the same time.
     todo = [*cells[: len(cells) // 2], *todo, *cells[len(cells) // 2 :]]
     for number, (name, cell) in enumerate(todo, start=1):
         if work.known(name) is not None or not work.claim(name):

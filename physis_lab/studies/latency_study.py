@@ -1,23 +1,24 @@
-"""What response latency costs, and how much of it the lookahead input recovers: study (b).
+"""What response latency costs, and how much of it the lookahead input recovers.
 
     python -m physis_lab.studies.latency_study \\
         --checkpoint checkpoints/physis_tiny_follow.safetensors --plot docs/images/latency.png
 
-The fast closed loop at several response latencies, with the same episodes and noise, in these ways:
+The fast closed loop runs at several response latencies, with the same episodes and noise, in these
+ways:
 
-    told         the model's lookahead input is capture-to-exit; its points begin at the exit
-    own times    lookahead input 0: points begin at the capture; expired ones are trimmed, as the
-                 buffer does, and after the last one the arm holds
-    on arrival   lookahead input 0, and the first point is commanded when the chunk arrives, however
-                 old it is: what a client without stamps does
-    every step   `told`, with a fresh observation at each denoising step (`refresh: every_step`);
-                 each observation has its own time to the exit as its lookahead
-    one told     `every step`, but all observations have the lookahead of the newest one
+    lookahead      the model's lookahead input is capture-to-exit; its points begin at the exit
+    own times      lookahead input 0: points begin at the capture; expired ones are trimmed, as in
+                   the buffer; after the last one the arm stops
+    on arrival     lookahead input 0; the first point is commanded when the chunk arrives, however
+                   old it is, as by a client without stamps
+    every step     `lookahead` with a fresh observation at each denoising step (`refresh:
+                   every_step`); each observation has its own time to the exit as its lookahead
+    one lookahead  `every step`, but all observations have the lookahead of the newest one
 
 In the last two the D steps of a chunk share its response equally, as on a balanced pipeline: step d
 begins d/D of the response after the entry and takes the observation captured `observation_age_s`
-before. Points begin at the exit. Action age counts from the oldest observation of the chunk, so
-refreshing does not lower it; the age of the newest is given beside it.
+before. Points begin at the exit. Action age counts from the oldest observation of the chunk, so a
+refresh does not lower it; the report gives the age of the newest beside it.
 
 The lookahead input is capped at the `lookahead_max_s` of the checkpoint's training.
 """
@@ -57,8 +58,8 @@ from physis_lab.tasks.task import Task, make_task
 COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00")
 """Colour-blind safe (Okabe and Ito), in the order of WAYS."""
 
-WAYS = ("told", "own times", "on arrival", "every step", "one told")
-REFRESHING = ("every step", "one told")
+WAYS = ("lookahead", "own times", "on arrival", "every step", "one lookahead")
+REFRESHING = ("every step", "one lookahead")
 EXPERT = "expert"
 LATENCIES_MS = (0, 100, 200, 300, 400, 500, 600)
 
@@ -88,7 +89,7 @@ def study(
     latencies_ms: Sequence[int],
     ways: Sequence[str] = (*WAYS, EXPERT),
 ) -> list[dict[str, Any]]:
-    """One row per latency: the figures of each of `ways`, and of an arm that stands still."""
+    """One row per latency: the figures of each of `ways`, and of an arm that does not move."""
     tasks: list[Task] = [
         make_task(config.task, config.first_seed + n) for n in range(config.episodes)
     ]
@@ -126,7 +127,7 @@ def study(
 def _wrapped(
     way: str, policy: ModelPolicy, config: ClosedLoopConfig, max_s: float, steps: int
 ) -> ActionPolicy:
-    if way == "told":
+    if way == "lookahead":
         return LookaheadCapped(policy, max_s)
     if way in REFRESHING:
         apart_s = config.response_s / steps if way == "every step" else 0.0
@@ -160,7 +161,7 @@ def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
             label=way,
             **look,
         )
-        # Wilson's bounds touch the share at 0 and 1 but for rounding.
+        # At 0 and 1 Wilson's bound equals the share; rounding may put it on the wrong side.
         apart = np.maximum(0.0, [success - low, high - success])
         axes[1].errorbar(beside_ms, success, yerr=apart, label=way, **look)
     still_mm = 1e3 * rows[0]["still"]["mean_m"]

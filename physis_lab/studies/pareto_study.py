@@ -1,17 +1,17 @@
-"""What partitions and device counts give the task: study (c), the Pareto front.
+"""How well the task is done over partitions and device counts, and the Pareto front.
 
     python -m physis_lab.studies.pareto_study \\
         --checkpoint checkpoints/physis_tiny_follow.safetensors --plot docs/images/pareto.png
 
 For each partition and device count the engine runs the checkpoint's stages on emulated devices of
-`--stage-ms` a stage (real queues, links and dispatch; the computing is waited for): once as fast as
-chunks come through, and once with a chunk every 1.1 times that interval, from which interval,
-response latency and deadline misses are taken. Then the policy does its task in the fast closed
-loop with that interval and that response, and once more with no more chunks than it was trained
-for: what the more frequent output is worth by itself.
+`--stage-ms` a stage (real queues, links and dispatch): first without a period, as fast as it can,
+then with a period of 1.1 times that interval. The second run gives interval, response latency and
+deadline misses. Then the policy does its task in the fast closed loop with that interval and
+response. If the interval is shorter than in training, it does the task again with the trained one,
+which shows what the more frequent output is worth.
 
-A batch of n stages of one block takes stage_ms * (1 + batch_slope * (n - 1)): 0 would be a device
-that is bound by reading the weights alone, 1 one that gains nothing by batches.
+A batch of n stages of one block takes stage_ms * (1 + batch_slope * (n - 1)). Slope 0 is a device
+that only reads weights, slope 1 one on which batches gain nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from physis_lab.session.engine_run import EngineSession, free_stream
 from physis_lab.tasks.task import make_task
 
 MARGIN = 1.1
-"""Of a stream's period over the interval that its devices reach: room for jitter."""
+"""A stream's period over the interval that its devices reach: room for jitter."""
 
 NOISE = 0.05
 TIMEOUT_S = 300.0
@@ -77,11 +77,11 @@ class EnginePoint:
     on_time: float
     """Share of chunks that kept their deadline."""
     device_s_per_output: float
-    """Device-seconds that one on-time output costs."""
+    """Device-seconds per on-time output."""
 
 
 def points_of(steps: int, blocks: int) -> tuple[tuple[str, int], ...]:
-    """Partition and device count of each run, without those that are the same map."""
+    """Partition and device count of each run; each placement once."""
     return (
         ("sequential", 1),
         ("step", 2),
@@ -102,10 +102,10 @@ def measure(
     batch_slope: float,
     chunks: int,
 ) -> EnginePoint:
-    """Two runs of the engine: free, then periodic with MARGIN.
+    """Two runs of the engine: without a period, then with MARGIN times the interval reached.
 
     Raises:
-        RuntimeError: the engine did not get there in time.
+        RuntimeError: the engine did not finish in time.
     """
     model = ModelRef(family="tiny", checkpoint=str(checkpoint))
     spec = load_spec(model)
@@ -118,7 +118,7 @@ def measure(
         model,
         partition=kind,
         devices=devices,
-        # In this process: what waits needs no core of its own.
+        # In this process: emulated devices need no cores of their own.
         workers=0,
         device_kind="emulated",
         costs=costs,
@@ -154,8 +154,9 @@ def measure(
 def in_the_loop(
     checkpoint: Path, config: ClosedLoopConfig, points: Sequence[EnginePoint]
 ) -> tuple[list[dict[str, Any]], float]:
-    """One row per point: the engine's figures and what the task came to, both ways. Beside them the
-    mean error of standing still [m].
+    """The task's outcome with each point's interval and response.
+
+    Returns one row per point, and the mean error of an arm that does not move [m].
     """
     shape = read_config(checkpoint, TinyConfig)
     trained_s = shape.period_s
@@ -165,7 +166,7 @@ def in_the_loop(
     rows = []
     with Camera(world, width=RENDER_SIZE, height=RENDER_SIZE) as camera:
 
-        def play(period_s: float, response_s: float) -> dict[str, Any]:
+        def loop_at(period_s: float, response_s: float) -> dict[str, Any]:
             here = replace(config, period_s=period_s, response_s=response_s)
             model = ModelPolicy(checkpoint, camera, episodes=here.episodes)
             policy = LookaheadCapped(model, shape.lookahead_max_s)
@@ -174,10 +175,10 @@ def in_the_loop(
 
         for point in points:
             interval_s, response_s = point.interval_ms / 1e3, point.response_ms / 1e3
-            as_it_is = play(interval_s, response_s)
+            as_it_is = loop_at(interval_s, response_s)
             trained = as_it_is
             if interval_s < trained_s:
-                trained = play(trained_s, response_s)
+                trained = loop_at(trained_s, response_s)
             rows.append({**asdict(point), "task": as_it_is, "task_at_trained_period": trained})
             print(
                 f"{point.partition} {point.devices}: {point.interval_ms:.0f} ms,"
@@ -191,7 +192,7 @@ def in_the_loop(
 
 
 def on_front(rows: Sequence[dict[str, Any]]) -> list[bool]:
-    """Whether no other row has as little error on as few devices, and less of one of them."""
+    """For each row, whether no other row dominates it."""
     return [not any(_dominates(other, row) for other in rows) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""What is compared with what, and what the hardware allows each way to run a model."""
+"""Which runs are compared, and the pace that the hardware allows each schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from physis_lab.studies.kv_cells import (
     HOP_S,
     PERIOD_S,
-    WAYS,
+    SCHEDULES,
     Cell,
     all_cells,
     crossed_cells,
@@ -24,7 +24,9 @@ from physis_lab.studies.kv_cells import (
 def test_only_the_noisy_pipeline_is_faster_than_its_response(
     stages: int, response_s: float
 ) -> None:
-    found = {way: pace(way, stages=stages, response_s=response_s) for way in WAYS}
+    found = {
+        schedule: pace(schedule, stages=stages, response_s=response_s) for schedule in SCHEDULES
+    }
     stage_s = response_s / stages
     interval_s, whole_s = found["pipelined noisy"]
     assert interval_s == pytest.approx(stage_s)
@@ -43,7 +45,7 @@ def test_a_time_is_rounded_up_to_the_next_servo_tick(time_s: float) -> None:
     assert time_s - 1e-7 <= tick_s < time_s + 0.01 + 1e-7
 
 
-def test_ways_that_cannot_keep_the_period_are_run_with_history_and_without() -> None:
+def test_schedules_that_cannot_keep_the_period_run_with_and_without_history() -> None:
     cells = hardware_cells(0.4, blocks=4)
     (pipelined,) = cells["pipelined noisy"]
     assert (pipelined.period_s, pipelined.response_s, pipelined.kv) == (PERIOD_S, 0.42, "noisy")
