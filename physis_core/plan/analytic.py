@@ -1,4 +1,4 @@
-"""Profiles computed from a model's shape and a device's few numbers, every assumption in words.
+"""Profiles computed from the shape of a model and a few numbers of a device.
 
 Seconds of one block over a batch of B chunks:
 
@@ -66,7 +66,7 @@ def analytic_profile(
     steps: int = 4,
     latents_per_chunk: int = 1,
 ) -> ModelProfile:
-    """The profile of `model` on `device` after the formula above.
+    """The profile of `model` on `device` by the formula above.
 
     Raises:
         UserError: a window that is not a whole number of chunks.

@@ -106,7 +106,7 @@ class Arrivals:
 
     def _leave(self, stream_id: str) -> None:
         self.simulator.close(stream_id)
-        # Chunks in flight still run, for less than a response; the place is free at once.
+        # Its resources are free at once, although chunks in flight run on for up to a response.
         self.admission.leave(stream_id)
         self.note_fragmentation(self.simulator.clock.now_s())
 

@@ -183,7 +183,7 @@ class PlanFields(Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """What is planned for. `simulate` is None where the file has no such part."""
+    """A plan file with its profiles loaded. `simulate` is None if the file has no such part."""
 
     pool: Pool
     models: Mapping[str, ModelProfile]

@@ -27,7 +27,7 @@ from physis_core.sim.simulator import Simulator
 
 _PERIODS = 12
 _NOISE = NoiseSpec(p99_ratio=1.05)
-"""Of the simulations that verify a count."""
+"""Noise of the simulations that verify a count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def compare(
     admission = pack(
         pool,
         {profile.name: profile},
-        # Here sharing is judged; devices of their own are the even split.
+        # Joint scheduling must share devices; streams on their own devices are the even split.
         replace(policy, advise=False, alone=False, stop_at_refusal=True),
         asked,
         attempts=2 * policy.groupings + 2,
@@ -115,7 +115,7 @@ def _components(placed: Sequence[Admitted]) -> list[list[Admitted]]:
 
 
 def _most_verified(admission: Admission, placed: Sequence[Admitted]) -> int:
-    """How many streams, from the first on, keep their SLO together in the full simulation."""
+    """The largest n so that the first n streams keep their SLO together in the full simulation."""
 
     def kept(count: int) -> bool:
         streams = [

@@ -1,5 +1,5 @@
 """Whether a stream fits: a grouping that keeps its SLO, devices with room, and a simulation with
-all who share them. Nothing here changes the pool.
+all streams that share them. Nothing here changes the pool.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Feasibility:
                 planner.candidates(devices)
 
     def decide(self, request: StreamRequest, placement: Placement) -> Place | NoPlace:
-        """What would become of `request` in this state of the pool, or of a wider one."""
+        """Where `request` would run in this state of the pool, or why nowhere."""
         groupings = self.groupings(request.model, request.slo, placement.pool)
         shortage: Shortage | None = None
         found: list[tuple[float, int, Place]] = []
@@ -150,7 +150,7 @@ class Feasibility:
             while devices <= most and len(known) < self.policy.groupings:
                 fitting = planner.fitting(devices, usable, slo.max_response_s)
                 if fitting:
-                    known.append(min(fitting, key=lambda plan: self._appetite(plan, slo)))
+                    known.append(min(fitting, key=lambda plan: self._devices_needed(plan, slo)))
                 if fitting and not least:
                     least = devices
                 # Every count where the stream just fits, then ever larger steps: many small ranks
@@ -167,8 +167,8 @@ class Feasibility:
         most = min(self.policy.most_devices, pool.devices)
         return max(most, self.models[model].blocks)
 
-    def _appetite(self, plan: Plan, slo: Slo) -> float:
-        """Devices' worth of memory and time that a stream takes, when it is alone."""
+    def _devices_needed(self, plan: Plan, slo: Slo) -> float:
+        """Memory and time that a stream takes when it is alone, in devices."""
         return plan.total_bytes / self.pool.memory_bytes + plan.work_s / slo.period_s
 
     def alone(self, request: StreamRequest, placement: Placement) -> Admitted | None:
@@ -211,7 +211,7 @@ class Feasibility:
 def refusal(
     pool: Pool, shortage: Shortage | None, check: SloCheck | None, advice: str = ""
 ) -> Refused:
-    """Placement found a shortage, or else the simulation a stream that fails."""
+    """The refusal: the shortage that placement found, or the stream that failed in simulation."""
     if shortage is None:
         assert check is not None
         return Refused(
@@ -235,7 +235,7 @@ def refusal(
 
 
 def too_slow(soonest_s: float, bound_s: float) -> Refused:
-    """No place makes the stream's response as short as requested."""
+    """The refusal of a stream whose shortest possible response is above its bound."""
     return Refused(
         reason=f"response {soonest_s * 1e3:.4g} ms at best is above {bound_s * 1e3:.4g} ms",
         short_resource="time",

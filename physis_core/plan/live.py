@@ -68,7 +68,7 @@ class LiveAdmission:
     _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        # Advice is given here: a longer period on the same route, not other devices.
+        # The advice is this class's own: a longer period on the same route, never other devices.
         policy = replace(self.policy, advise=False)
         self._admission = Admission(self.pool, {self.profile.name: self.profile}, policy)
 
@@ -111,7 +111,7 @@ class LiveAdmission:
         )
 
     def _nearest(self, request: StreamRequest, number: int) -> str:
-        """What this route could admit instead, or how many streams it carries."""
+        """What this route could admit instead, and how many streams it carries now."""
         route = self.routes[number]
         here = sum(config.route == number for config in self._open.values())
         fewer = f"no more than the {here} stream{'' if here == 1 else 's'} that it carries now"
@@ -131,8 +131,8 @@ def live_admission(
 ) -> LiveAdmission:
     """The admission of an engine with this deployment.
 
-    What has its own compute time counts as one device here: a GPU, an emulated device, or a
-    worker's thread with all its CPU devices, which take turns. `memory_bytes` is that of each.
+    One device here is a GPU, an emulated device, or a worker's thread with all its CPU devices,
+    which take turns. `memory_bytes` is the memory of each.
 
     Raises:
         UserError: the profile is of another model, or a value is out of range.

@@ -52,7 +52,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlace:
-    """What placement lacked, or else what failed in simulation."""
+    """Why there is no place: what placement lacked, or what failed in simulation."""
 
     shortage: Shortage | None
     check: SloCheck | None

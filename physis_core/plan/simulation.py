@@ -19,7 +19,7 @@ from physis_core.sim.simulator import Simulator
 from physis_core.types import UserError
 
 MOST_ARRIVALS = 1e6
-"""Expected arrivals of a simulation; more is a typing error, and would fill the memory."""
+"""Limit of a simulation's expected arrivals: more is most likely a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def simulation_of(
 
 
 def simulate(simulation: Simulation) -> dict[str, Any]:
-    """The plan's streams enter at the start, each a little after the other; arrivals come later."""
+    """Run it. The plan's streams enter at the start, one after the other; arrivals later."""
     plan, fields = simulation.plan, simulation.fields
     admission = Admission(plan.pool, plan.models, plan.policy)
     costs = {

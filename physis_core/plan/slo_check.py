@@ -149,7 +149,7 @@ def check_scenario(
     periods: int = 2,
     eager_batching: bool = False,
 ) -> tuple[Scenario, float]:
-    """What is simulated, and from when on chunks are judged: when every pipeline is full."""
+    """The scenario to simulate, and the time from which chunks count (every pipeline is full)."""
     models = run_costs.models
     sharing: dict[int, int] = {}
     for stream in streams:
@@ -214,10 +214,10 @@ def check_scenario(
 def _judge(scenario: Scenario, bounds: Mapping[str, float], after_s: float) -> SloCheck:
     """Simulate until a stream fails, or to the end and until every stream has a judged chunk.
 
-    Judged are chunks that were released since a period before `after_s` and are finished or due.
-    Where the simulation had to be extended, responses are longer than expected, and the pacer's
-    first delivery times are guesses. Such a chunk may be one period late if it does not take much
-    longer than the chunks before it.
+    A chunk is judged if it was released after `after_s` minus a period and is finished or due. If
+    the simulation had to be extended, responses are longer than expected, and the pacer's first
+    delivery times are guesses. Then a chunk may be one period late if it does not take much longer
+    than the chunks before it.
     """
     failed: list[SloCheck] = []
     end_s = scenario.end_s

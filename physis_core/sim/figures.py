@@ -1,6 +1,6 @@
 """The five groups of figures of a simulated run: stages, edges, devices, batches, streams.
 
-Every percentile is over all samples after the warm-up; what came before is reported by itself.
+Every percentile is over all samples after the warm-up. The warm-up is reported apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _ms(seconds: npt.ArrayLike) -> dict[str, float]:
 
 
 def figures(simulator: Simulator, memory: Memory | None = None) -> dict[str, Any]:
-    """Everything that a run tells. Times in milliseconds, as reports have them."""
+    """All figures of a run. Times in milliseconds, as in reports."""
     scenario = simulator.scenario
     tasks, lost = simulator.log.take()
     tasks = tasks[tasks["start_s"] >= scenario.warmup_s]

@@ -1,4 +1,4 @@
-"""How long a task really takes beside what the profile says: jitter, tails and stalls."""
+"""How much a task's duration differs from the profile: jitter, tails and measured slowdown."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class NoiseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedTrace:
-    """How slow each device is over time, as it was measured: `factors[device][i]` is by how much
-    longer its batches take that start within the i-th `step_s`; the last one lasts. A device that
-    is not named keeps its costs.
+    """Measured slowdown of each device over time. Batches that start within the i-th `step_s` take
+    `factors[device][i]` times as long; the last factor applies to the rest. A device that is not
+    named keeps its costs.
     """
 
     step_s: float
@@ -85,7 +85,7 @@ class Noise:
     __slots__ = ("_same", "_seed", "_table")
 
     def __init__(self, spec: NoiseSpec, seed: int) -> None:
-        # For one stream and normal jitter these are the very draws of the emulated devices.
+        # For one stream and normal jitter these are the same draws as in the emulated devices.
         self._same = DurationNoise(spec.relative, seed) if spec.relative > 0.0 else None
         draws = np.random.default_rng([seed, 1]).standard_normal(_TABLE)
         factors = np.exp(draws * math.log(spec.p99_ratio) / _Z99)

@@ -18,7 +18,7 @@ class SimStream:
     """One stream and where its stages run. `block_keys[l]` names the weights of block l in the
     costs.
 
-    `kind` names what its stages are put together by in the figures, such as the model.
+    `kind` groups the stages in the figures, for example by model.
     `period_s` None: free running. `credits`: most chunks in flight, the injector's limit.
     `sensor_period_s`: observations come at this rate (0: always a fresh one), each `sensor_delay_s`
     old. `max_action_age_s`: cap of the pacer. `expected_response_s` None: the sum of its stages.
@@ -59,8 +59,8 @@ class SimStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """The device starts nothing for `seconds` from `at_s` on; what runs then ends later by as
-    much.
+    """The device starts nothing for `seconds` from `at_s` on; a batch that runs then ends that much
+    later.
     """
 
     device: int
@@ -70,14 +70,22 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Args: costs: seconds by block key and batch size, at p50, or a table of them.
-    boundary_credits: chunks of one stream that may wait between two stages on different devices.
-    per_batch_s: dispatch overhead before each batch; per_send_s: for how long a device that sends a
-    chunk to another one starts nothing; per_hop_s: added to each hop between devices; per_entry_s:
-    from a chunk's release to its first queue. speed: what each device was measured to be slower by
-    over time; None: nothing. end_s: simulated time; warmup_s: chunks released
-    before it are left out of the figures. overload_s: how often queues are looked at; 0: never.
-    record_tasks: most task records kept; 0: none.
+    """Everything that the simulator needs.
+
+    Args:
+        costs: seconds (p50) by block key and batch size, or a table of them.
+        end_s: simulated time.
+        boundary_credits: chunks of one stream that may wait between two stages on different
+            devices.
+        speed: measured slowdown of each device over time.
+        per_batch_s: dispatch overhead before each batch.
+        per_send_s: how long a device starts nothing after it sent a chunk to another device.
+        per_hop_s: added to each hop between devices.
+        per_entry_s: from a chunk's release to its first queue.
+        credit_latency_s: from the start of a batch to the arrival of its credits.
+        warmup_s: chunks released before it are left out of the figures.
+        overload_s: interval of the overload check; 0: no check.
+        record_tasks: most task records kept; 0: none.
     """
 
     pool: Pool

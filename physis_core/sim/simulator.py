@@ -1,7 +1,7 @@
 """Discrete-event simulation of the engine: drives `Pipeline` on a virtual clock.
 
 The pipeline is the worker's own object, and `Injector`, `Pacer` and `OverloadDetector` are the
-engine's. Here are only virtual time, durations with their noise, links that take time, and stalls.
+engine's. This module adds virtual time, durations with noise, link times and stalls.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class Simulator:
         self._streams.close(stream_id)
 
     def stop(self) -> None:
-        """Let nothing more happen: `run` returns after the present event."""
+        """Make `run` return after the present event."""
         self._end_s = -math.inf
 
     def run(self, end_s: float | None = None) -> None:
-        """Until `end_s` (the scenario's where not given) or until nothing is left to happen. May
-        be called again with a later end.
+        """Run until `end_s` (default: the scenario's) or until no event is left. May be called
+        again with a later end.
         """
         self._end_s = self.scenario.end_s if end_s is None else end_s
         pipeline, heap, advance = self._pipeline, self._heap, self.clock.advance_to
@@ -131,8 +131,7 @@ class Simulator:
             else:
                 what()
             if heap and heap[0][0] <= now_s:
-                # What happens at the same instant belongs together: tasks that arrive as one may
-                # batch.
+                # Handle all events of one instant first: tasks that arrive together may batch.
                 continue
             while dirty and (device := next_device()) is not None:
                 start(device, now_s)
@@ -167,7 +166,7 @@ class Simulator:
     def _finish(self, device: Device, now_s: float) -> None:
         index = device.index
         if now_s < self._ends_s[index]:
-            # A stall came in between; the batch's end was put off.
+            # A stall has postponed the end of this batch.
             self._push(self._ends_s[index], _DONE, device)
             return
         pipeline, scenario = self._pipeline, self.scenario

@@ -20,12 +20,12 @@ from physis_core.sim.scenario import SimStream
 from physis_core.sim.trace import ChunkTrace, EdgeTrace, StreamTrace
 
 Missed = Callable[[StreamTrace, ChunkTrace | None], None]
-"""Called with each chunk that comes out after its deadline; without a chunk: one could not
+"""Called with each chunk that is complete after its deadline; with None for a chunk that could not
 enter."""
 
 
 class OpenStream:
-    """One simulated stream. `poll_s`: when it is to be polled next."""
+    """One simulated stream. `poll_s`: time of its next poll."""
 
     __slots__ = (
         "closing",
@@ -76,7 +76,7 @@ class SimStreams:
         self.traces: list[StreamTrace] = []
         self.by_handle: list[OpenStream] = []
         self.edges: list[EdgeTrace] = []
-        """By number of the link."""
+        """By link number."""
         self._pool = pool
         self._pipeline = pipeline
         self._costs = costs
@@ -168,7 +168,7 @@ class SimStreams:
                 return
 
     def exit(self, task: InFlight, now_s: float) -> None:
-        """The chunk's output is there; a clean pass may still follow."""
+        """The chunk's output is complete; a clean pass may still follow."""
         stream = self.by_handle[task.stream]
         delivery = stream.pacer.completed(task.chunk_id, now_s)
         stream.pacer.due(math.inf)

@@ -1,1 +1,1 @@
-"""Verbs of `physis` that need the laboratory."""
+"""Verbs of `physis` that need physis_lab."""

@@ -16,7 +16,7 @@ from physis_ros.cli.main import OneLineParser
 
 SUMMARY = "measure one part of the system: a table of figures with spread and aim"
 
-# Names and summaries stand here, so that `physis bench --help` loads no benchmark.
+# Names and summaries are here, so that `physis bench --help` loads no benchmark.
 BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "pipeline": (
         "physis_lab.bench.engine.pipeline",
@@ -33,11 +33,11 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
     "links": ("physis_lab.bench.engine.links", "one hop between two processes against bare gloo"),
     "recovery": (
         "physis_lab.bench.engine.recovery",
-        "kill -9 of a worker: back by snapshot or rebuild, and what either costs before",
+        "kill -9 of a worker: time to return by snapshot or rebuild, and the cost of each",
     ),
     "wavefront": (
         "physis_lab.bench.engine.wavefront",
-        "which stage worked on which chunk when, drawn from real runs",
+        "a picture of which stage worked on which chunk when, from real runs",
     ),
     "world": (
         "physis_lab.bench.engine.world",
@@ -96,7 +96,7 @@ def _filler(name: str, module_name: str) -> Callable[[argparse.ArgumentParser], 
         if importlib.util.find_spec(module_name) is None:
             raise UserError("NAME", name, "is not in this installation")
         importlib.import_module(module_name).add_arguments(parser)
-        # Also behind the name; suppressed, so that it does not undo one that stands before it.
+        # `--json` may also follow the name; without it, the one before the name stays.
         parser.add_argument(
             "--json", metavar="FILE", type=Path, default=argparse.SUPPRESS, help="write the result"
         )

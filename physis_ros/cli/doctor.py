@@ -1,4 +1,4 @@
-"""`physis doctor`: what is missing or wrong on this machine, and what to do about it."""
+"""`physis doctor`: checks this machine and prints the remedy for what is missing or wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from physis_ros.cli import doctor_checks as checks
 from physis_ros.cli.doctor_checks import CheckResult
 from physis_ros.stack.environment import process_environment
 
-SUMMARY = "say what is missing or wrong on this machine, and what to do about it"
+SUMMARY = "check this machine; print the remedy for what is missing or wrong"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CHECK",
-        help="leave a check out (may be repeated)",
+        help="skip a check (may be repeated)",
     )
 
 
@@ -37,12 +37,12 @@ def lock_file() -> Path | None:
 
 
 def all_checks() -> dict[str, Callable[[], CheckResult]]:
-    """Return the checks in the order in which one depends on another."""
+    """The checks by name; each comes after those that it depends on."""
     given = dict(os.environ)
     try:
         environment = process_environment(given)
     except UserError:
-        # The domain check says it; the others go on without the bad value.
+        # The domain check reports a bad value; the others run without it.
         environment = process_environment({**given, "ROS_DOMAIN_ID": ""})
     return {
         "python": checks.python_version,

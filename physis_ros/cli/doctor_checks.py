@@ -1,7 +1,7 @@
-"""What `physis doctor` looks at. Each check looks at one thing and says what to do about it.
+"""The checks of `physis doctor`. Each checks one thing and gives the remedy.
 
-A check that loads foreign libraries does so in a process of its own: one that crashes or hangs is a
-finding, not the end of the doctor.
+A check that loads foreign libraries does so in a process of its own: if that crashes or hangs, only
+this check fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROBE_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Outcome of one check. A check that is not required is shown, but does not fail the doctor."""
+    """Outcome of one check. A failed check that is not `required` does not fail the command."""
 
     name: str
     ok: bool
@@ -70,7 +70,7 @@ def pinned_packages(lock: Path | None) -> CheckResult:
             required=False,
             detail="no lock beside this installation (a ROS distribution brings its own)",
         )
-    # Only `make build` leaves a lock, and installs this package with it.
+    # Only `make build` has a lock, and it installs this package.
     from packaging.requirements import Requirement
 
     missing, differing, count = [], [], 0
@@ -124,7 +124,7 @@ def domain(environment: Mapping[str, str]) -> CheckResult:
         remedy = f"above {LAST_FREE} ports may be taken by other programs; prefer 0 to {LAST_FREE}"
     elif in_use(number):
         detail += ", other nodes of this machine are in it"
-        remedy = "set another ROS_DOMAIN_ID where they must not hear each other"
+        remedy = "set another ROS_DOMAIN_ID if they must not hear each other"
     return CheckResult(
         name="ros domain", ok=not remedy, required=False, detail=detail, remedy=remedy
     )
@@ -225,7 +225,7 @@ def shared_memory() -> CheckResult:
 
 
 def large_images(given: Mapping[str, str]) -> CheckResult:
-    """Say whether images of 640 x 480 and more get through between processes of this machine."""
+    """Whether images of 640 x 480 and more pass between processes of this machine."""
     chosen = profile(given, share_directory())
     if chosen is not None:
         return CheckResult(
@@ -242,19 +242,19 @@ def large_images(given: Mapping[str, str]) -> CheckResult:
             ok=True,
             required=False,
             detail=f"{own[0]}={given[own[0]]} is used as it is",
-            remedy="give its SHM transport a segment_size of some images",
+            remedy="set a segment_size of several images for its SHM transport",
         )
     return CheckResult(
         name="large images",
         ok=False,
         required=False,
-        detail="the middleware's own transports: an image of 640x480 may be lost on the way",
+        detail="the middleware's default transports: an image of 640x480 may be lost",
         remedy=f"more room in {SHM}, or compressed images (compressed_cameras)",
     )
 
 
 def real_time() -> CheckResult:
-    """Ask whether a process of this user may take a real-time priority, as the safety node does."""
+    """Whether a process of this user may take a real-time priority, as the safety node does."""
     code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))"
     ok, _ = probe([sys.executable, "-S", "-c", code], os.environ)
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
@@ -282,7 +282,7 @@ def machine() -> CheckResult:
 def probe(
     command: list[str], environment: Mapping[str, str], limit_s: float = PROBE_LIMIT_S
 ) -> tuple[bool, str]:
-    """Run a command; return whether it ended well, and its last line (or why there is none)."""
+    """Run a command; return whether it succeeded, and its last line (or why there is none)."""
     try:
         done = subprocess.run(
             command,
@@ -296,7 +296,7 @@ def probe(
         return False, f"no answer within {limit_s:.0f} s"
     said = done.stdout if done.returncode == 0 else done.stderr or done.stdout
     lines = said.strip().splitlines()
-    last = lines[-1].strip() if lines else f"ended with exit code {done.returncode}, without a word"
+    last = lines[-1].strip() if lines else f"ended with exit code {done.returncode}, without output"
     return done.returncode == 0, last
 
 

@@ -113,7 +113,7 @@ def load(verb: str) -> Verb:
 
 
 def _needs(verb: str, error: ModuleNotFoundError) -> Exception:
-    """What to raise for a package that a verb does not find; a missing part of ours is a fault."""
+    """The error for a package that a verb does not find. A missing module of ours is a fault."""
     line = missing_package(error)
     return error if line is None else UserError("verb", verb, line)
 
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = dispatch(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has closed it.
+        # The reader of our output has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
@@ -144,7 +144,9 @@ def dispatch(arguments: Sequence[str] | None) -> int:
         module = load(verb)
         parser = OneLineParser(prog=f"physis {verb}", description=module.SUMMARY)
         module.add_arguments(parser)
-        parser.add_argument("--json", metavar="FILE", type=Path, help="write the result there")
+        parser.add_argument(
+            "--json", metavar="FILE", type=Path, help="write the result to this file"
+        )
         args = parser.parse_args(words[1:])
         if args.json is not None:
             check_writable(args.json)
@@ -162,7 +164,7 @@ def dispatch(arguments: Sequence[str] | None) -> int:
         return 128 + signal.SIGINT
     if result.get("ok", True):
         return 0
-    # `refused`: the request was wrong, and one of our processes has printed why.
+    # `refused`: bad input, which one of our processes has already named in its line.
     return 2 if result.get("refused", False) else 1
 
 

@@ -1,4 +1,4 @@
-"""`physis models`: which models there are, what one needs, and whether it keeps its promises."""
+"""`physis models`: which models there are, what one needs, and whether it fulfils the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from physis_ros.node.model_file import named_model, shipped_models
 from physis_ros.robot.joint_limits import load_limits_file
 from physis_ros.robot.robot_files import robot_file_path
 
-SUMMARY = "list the models that there are; say what one is, what it needs, what is missing"
+SUMMARY = "list the models; show what one is, what it needs and what is missing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="run the conformance test: every promise of the model to the engine",
+        help="run the conformance test: each rule of the engine's model contract",
     )
     parser.add_argument("--robot", metavar="NAME", help="compare its joints with a robot file's")
 

@@ -1,7 +1,7 @@
-"""`physis serve`: the engine of a GPU host, for robots on other hosts of the same ROS domain.
+"""`physis serve`: the engine on a GPU host, for robots on other hosts of the same ROS domain.
 
-The stack `engine` with its most used parameters as options. Workers are started here, or, over
-several hosts, by torchrun.
+It runs the stack `engine` with its most used parameters as options. Its workers run on this host,
+or torchrun starts them on several hosts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from physis_core.cluster.orders import shared_key
 from physis_core.types import UserError
 from physis_ros.cli import up
 
-SUMMARY = "run the engine alone for robots on other hosts; its workers here or under torchrun"
+SUMMARY = "run the engine alone, for robots on other hosts; its workers here or under torchrun"
 
 _OPTIONS = (
     "model",
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--streams",
         metavar="ID,...",
-        help="a robot each, its topics in the namespace of that name; others may open later",
+        help="one stream per robot, its topics in the namespace of that name; more may open later",
     )
     parser.add_argument(
         "--front",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     up.add_stack_arguments(parser)
     parser.add_argument(
-        "--duration-s", type=float, default=0.0, help="stop by itself after so long (0: never)"
+        "--duration-s", type=float, default=0.0, help="stop after this many seconds (0: never)"
     )
 
 
@@ -72,7 +72,7 @@ def _sets(args: argparse.Namespace) -> list[str]:
     if args.streams is not None:
         ids = [part.strip() for part in args.streams.split(",")]
         if not all(ids):
-            raise UserError("streams", args.streams, "must be names, by commas")
+            raise UserError("streams", args.streams, "must be names separated by commas")
         listed = ", ".join(ids)
         sets += [
             f"engine_node.stream_ids=[{listed}]",

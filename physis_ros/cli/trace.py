@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="a trace, e.g. of `physis bench wavefront`")
     parser.add_argument("--blocks", type=int, required=True, help="transformer blocks of the model")
     parser.add_argument("--chunk", type=int, help="list the stages of this chunk")
-    parser.add_argument("--stream", type=int, help="the engine's number of the stream")
+    parser.add_argument("--stream", type=int, help="number of the stream in the trace")
     parser.add_argument("--epoch", type=int, default=0)
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the wave front")
 

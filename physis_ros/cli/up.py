@@ -1,4 +1,4 @@
-"""`physis up STACK`: runs a stack's nodes here, each in its own process, until Ctrl-C.
+"""`physis up STACK`: runs a stack's nodes on this machine, each in its own process, until Ctrl-C.
 
 The same description as `launch/*.launch.py`, for people without `ros2 launch`.
 """
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stack", metavar="STACK", help="a name in config/stacks, such as wam")
     add_stack_arguments(parser)
     parser.add_argument(
-        "--duration-s", type=float, default=0.0, help="stop by itself after so long (0: never)"
+        "--duration-s", type=float, default=0.0, help="stop after this many seconds (0: never)"
     )
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the choices of a stack, the same as the launch files' arguments."""
+    """Add the options of a stack, the same as the launch files' arguments."""
     parser.add_argument("--namespace", default="", help="the robot's namespace, such as left")
     parser.add_argument(
         "--params-file",
@@ -103,7 +103,7 @@ class LogPrinter:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP in a list instead of being ended by them."""
+    """Collect SIGINT, SIGTERM and SIGHUP in a list; the process does not end by them."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""The time of a device's share of the work within a period: batches that form, not single tasks.
+"""The time that a device needs for its tasks of one period, which may run in batches.
 
-Tasks of one block, of whatever step or stream, may run as one batch. k tasks of a block cost what
-the cheapest way of cutting them into batches costs, which is between t(k) and k * t(1).
+Tasks of one block, of any step or stream, may run as one batch. k tasks of a block cost as much as
+the cheapest division into batches, which is between t(k) and k * t(1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchCost:
 
 
 def with_tail_s(parts: Iterable[tuple[float, float]]) -> float:
-    """p99 of a sum of independent parts (p50, p99): medians add up, excesses add in squares."""
+    """p99 of a sum of independent parts (p50, p99): medians add; excesses add as squares."""
     total, square = 0.0, 0.0
     for p50_s, p99_s in parts:
         total += p50_s

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 TABLE = 256
-"""Task counts beyond this cost what they cost at it: batches are as large as they get."""
+"""Above this count the cost per task is taken as constant: batches do not grow any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

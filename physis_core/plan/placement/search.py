@@ -22,8 +22,8 @@ __all__ = ["Fit", "Placement", "RankDemand", "Shortage"]
 class _Search:
     """Budget of one search, and the deepest point at which it failed.
 
-    `known`: what devices would hold and which of them to try, by the devices of the previous ranks;
-    every round of the search passes the same points again.
+    `known`: what devices would hold and which of them to try, by the devices of the previous ranks.
+    Every round of the search passes the same points again, so it is kept.
     """
 
     nodes_left: int

@@ -78,4 +78,4 @@ def test_a_probe_that_hangs_is_ended() -> None:
 def test_a_probe_that_crashes_is_a_finding() -> None:
     ok, text = probe([sys.executable, "-c", "import os; os.abort()"], os.environ)
     assert not ok
-    assert "without a word" in text
+    assert "without output" in text
