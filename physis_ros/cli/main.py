@@ -23,10 +23,9 @@ from typing import Any, NoReturn, Protocol, cast
 from physis_core.files import nearest
 from physis_core.observe.result_file import check_writable, write_result
 from physis_core.types import UserError
-from physis_ros.node.packages import missing_package
+from physis_ros.node.packages import BUILD_WITH_LAB, missing_package
 
 VERSION = "0.1.0"
-GET_LAB = 'pip install "physis_ros[lab]", or colcon build with -DPHYSIS_LAB=ON'
 
 VERBS = {
     "demo": "physis_lab.cli.demo",
@@ -103,7 +102,9 @@ def overview() -> str:
 def load(verb: str) -> Verb:
     module = VERBS[verb]
     if module.startswith("physis_lab.") and importlib.util.find_spec("physis_lab") is None:
-        raise UserError("verb", verb, f"needs the package physis_lab: {GET_LAB}")
+        raise UserError(
+            "verb", verb, f"is part of physis_lab, which is not installed: {BUILD_WITH_LAB}"
+        )
     if module_source(module) is None:
         raise UserError("verb", verb, "is not in this installation")
     try:

@@ -143,8 +143,7 @@ def test_without_the_lab_its_verbs_say_how_to_get_it(
     assert program.main([verb]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert 'pip install "physis_ros[lab]"' in said
-    assert "-DPHYSIS_LAB=ON" in said
+    assert "colcon build --cmake-args -DPHYSIS_LAB=ON" in said
     assert program.main(["--help"]) == 0
     assert f"  {verb}" in capsys.readouterr().out
 
