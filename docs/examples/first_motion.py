@@ -3,9 +3,10 @@
 The script speaks as a teleoperator on `safety/teleop_in`. safety_node checks each trajectory and
 forwards it to the robot's trajectory controller; nothing reaches the robot by another path.
 
-    python docs/examples/first_motion.py --joint wrist_3_joint --by 0.05
+    python docs/examples/first_motion.py --arm --joint wrist_3_joint --by 0.05
 
-It needs joint states, a running safety_node, and ROS 2 with the messages of physis_ros.
+It needs joint states, a running safety_node, and ROS 2 with the messages of physis_ros. With --arm
+it calls safety_node's ~/enable first; the answer says what is not right yet.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import rclpy
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import JointState
+from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_ros.msg import SafetyStatus
@@ -39,6 +41,7 @@ class FirstMotion(Node):
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(SafetyStatus, "safety_status", self._on_status, latched)
         self.command = self.create_publisher(JointTrajectory, "safety/teleop_in", 1)
+        self.enable = self.create_client(SetBool, "safety_node/enable")
 
     def _on_joints(self, message: JointState) -> None:
         self.joints = message
@@ -55,6 +58,23 @@ class FirstMotion(Node):
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             rclpy.spin_once(self, timeout_sec=0.02)
+
+    def arm(self) -> bool:
+        """Arm the safety controller; it has a moment to see that the robot rests."""
+        end_s = time.monotonic() + DISCOVERY_S
+        answer = "safety_node/enable does not answer"
+        while time.monotonic() < end_s:
+            asked = self.enable.call_async(SetBool.Request(data=True))
+            rclpy.spin_until_future_complete(self, asked, timeout_sec=2.0)
+            result = asked.result()
+            if result is not None:
+                answer = result.message
+                if result.success:
+                    print(f"safety_node: {answer}", flush=True)
+                    return True
+            self.spin_for(0.5)
+        print(f"safety_node: {answer}", file=sys.stderr, flush=True)
+        return False
 
     def position(self, joint: str) -> float:
         assert self.joints is not None
@@ -78,6 +98,7 @@ def main() -> int:
     parser.add_argument("--joint", required=True)
     parser.add_argument("--by", type=float, default=0.05, help="radians, or metres")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each way")
+    parser.add_argument("--arm", action="store_true", help="call safety_node's ~/enable first")
     arguments = parser.parse_args()
     rclpy.init()
     node = FirstMotion()
@@ -90,11 +111,14 @@ def main() -> int:
     if arguments.joint not in node.joints.name:
         print(f"{arguments.joint}: not in joint_states: {list(node.joints.name)}", file=sys.stderr)
         return 2
+    if arguments.arm and not node.arm():
+        return 1
     home = node.position(arguments.joint)
     node.move(arguments.joint, home + arguments.by, arguments.seconds)
     moved = node.position(arguments.joint) - home
     node.move(arguments.joint, home, arguments.seconds)
     done = abs(moved - arguments.by) < 0.25 * abs(arguments.by)
+    print("teleop keeps control until safety_node's ~/hand_back is called")
     print("moved there and back" if done else "did not follow; read safety_status")
     return 0 if done else 1
 

@@ -199,7 +199,9 @@ def robot_side(
     from physis_ros.timeline.parameters import BufferParameters
 
     of_buffer = _parameters(BufferParameters, "buffer_node", buffer or {})
-    of_safety = _parameters(SafetyParameters, "safety_node", safety or {})
+    # The task begins with the arm at rest, so there is nothing to wait for before arming.
+    begins = {"enabled_at_start": True, "rest_time_s": 0.0}
+    of_safety = _parameters(SafetyParameters, "safety_node", {**begins, **(safety or {})})
     side = RobotSide(
         limits=of_safety.limits(),
         planned=of_buffer.limits().scaled(

@@ -22,7 +22,7 @@ from rclpy.qos import (
     ReliabilityPolicy,
 )
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
-from std_msgs.msg import Float64MultiArray, Header, String
+from std_msgs.msg import Bool, Float64MultiArray, Header, String
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
@@ -122,6 +122,7 @@ ACTION_CHUNK = action_chunk()
 
 SAFETY_COMMAND_IN = Topic(name="safety/command_in", type=JointTrajectory, qos=reliable(1))
 SAFETY_TELEOP_IN = Topic(name="safety/teleop_in", type=JointTrajectory, qos=reliable(1))
+SAFETY_ESTOP = Topic(name="safety/estop", type=Bool, qos=latched())
 SAFETY_COMMANDED_STATE = Topic(
     name="safety/commanded_state", type=JointState, qos=sensor_data(depth=1)
 )
@@ -146,6 +147,7 @@ DIAGNOSTICS = Topic(name="/diagnostics", type=DiagnosticArray, qos=reliable(10))
 ESTOP = Service(name="~/estop", type=Trigger)
 RESET = Service(name="~/reset", type=Trigger)
 ENABLE = Service(name="~/enable", type=SetBool)
+HAND_BACK = Service(name="~/hand_back", type=Trigger)
 OPEN_STREAM = Service(name="open_stream", type=OpenStream)
 CLOSE_STREAM = Service(name="close_stream", type=CloseStream)
 WORLD_STEP = Service(name="world/step", type=StepWorld)

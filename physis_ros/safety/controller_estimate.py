@@ -12,7 +12,8 @@ moments can be computed before a command arrives (`look_ahead`), and only the re
 command's latency.
 
 After a trajectory that was not acknowledged in time the estimate is uncertain until every possible
-motion has ended at rest; nothing is sent before that.
+motion has ended at rest, or until the measured joints contradict all but one (`compare`). Only
+brakes are sent before that.
 
 Times are seconds of the controller's clock, given by the caller. Pure.
 """
@@ -37,6 +38,11 @@ _ENDS_APART_S = 0.25 * _ARRIVAL_STEP_S
 _AHEAD_S = 0.05
 # The controller takes a trajectory at least this long before its first point.
 _LEAST_WAY_S = 1e-3
+# The measured joints contradict a motion that they leave by more than this, seen up to `_LAG_S`
+# late, for `_CONTRADICTED_S` without a break [rad or m].
+_CONTRADICTION = 0.03
+_LAG_S = 0.15
+_CONTRADICTED_S = 0.1
 
 
 class ControllerEstimate:
@@ -52,6 +58,7 @@ class ControllerEstimate:
         self._uncertain_until_s: float | None = None
         self._seen: tuple[float, Arrivals] | None = None
         self._ahead: Arrivals | None = None
+        self._contradicted_since_s: dict[int, float] = {}
 
     @property
     def motion(self) -> JointMotion | None:
@@ -69,18 +76,13 @@ class ControllerEstimate:
         return self._uncertain_until_s is not None
 
     def settled(self, now_s: float) -> bool:
-        """It was uncertain, and every possible motion has ended: the robot rests at one of
-        `ends`."""
+        """It was uncertain, and every possible motion has ended."""
         return self._uncertain_until_s is not None and now_s > self._uncertain_until_s
 
     @property
     def end_s(self) -> float:
         """When the last possible motion comes to rest."""
         return max((one.points.end_s for one in self._possible), default=-math.inf)
-
-    def ends(self) -> list[Floats]:
-        """Where the possible motions come to rest, [joints] each."""
-        return [one.points.positions[-1] for one in self._possible]
 
     def copy(self) -> ControllerEstimate:
         """A copy to judge against while this one goes on. Motions are shared; none is ever
@@ -95,9 +97,16 @@ class ControllerEstimate:
         other._ahead = self._ahead
         return other
 
-    def rest_at(self, position: Floats, now_s: float) -> None:
-        """The robot rests at `position`; everything else is forgotten."""
+    def rest_at(self, position: Floats, now_s: float, *, or_at: Floats | None = None) -> None:
+        """The robot rests at `position`; everything else is forgotten. The controller may hold
+        `or_at` instead, if it is given."""
         self.assume(JointMotion.at_rest(position, now_s))
+        if or_at is not None:
+            held = PossibleMotion(
+                points=JointMotion.at_rest(or_at, now_s), left=None, latest_s=-math.inf
+            )
+            # In order: whichever is left by a trajectory, both are.
+            self._possible = [held, replace(self._possible[0], latest_s=math.inf)]
 
     def assume(self, motion: JointMotion) -> None:
         """The controller plays `motion`; everything else is forgotten."""
@@ -105,6 +114,7 @@ class ControllerEstimate:
         self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
         self._flights.clear()
         self._uncertain_until_s = None
+        self._contradicted_since_s.clear()
         self._forget_arrivals()
 
     def sent(self, points: JointMotion, now_s: float, arrivals: Arrivals | None = None) -> None:
@@ -136,6 +146,9 @@ class ControllerEstimate:
             self._possible[index] = replace(one, until_s=min(one.until_s, until_s))
             until_s = min(until_s, one.latest_s)
         self._flights.clear()
+        if self._uncertain_until_s is not None:
+            # A brake: it is the only motion left, once it has been taken.
+            self._uncertain_until_s = self._possible[-1].points.end_s
         self._forget_arrivals()
 
     def update(self, now_s: float) -> None:
@@ -146,6 +159,43 @@ class ControllerEstimate:
             self._uncertain_until_s = self.end_s
             self._flights.clear()
             self._forget_arrivals()
+
+    def compare(self, measured: Floats, now_s: float) -> bool:
+        """While uncertain: drop the motions that the measured joints [joints] contradict, if they
+        fit another one. True where any was dropped; certain again where one is left.
+
+        A motion is compared from `_LAG_S` after its first point on, because it is exact from
+        there, however the controller came to it.
+        """
+        if self._uncertain_until_s is None:
+            return False
+        seen_s: Floats = np.linspace(now_s - _LAG_S, now_s, 6, dtype=np.float64)
+        since = self._contradicted_since_s
+        fitting: list[PossibleMotion] = []
+        dropped = False
+        for one in self._possible:
+            if one.points.start_s > seen_s[0]:
+                since.pop(id(one), None)
+                continue
+            positions, _ = one.points.states(seen_s)
+            if np.abs(positions - measured).max(axis=1).min() <= _CONTRADICTION:
+                since.pop(id(one), None)
+                fitting.append(one)
+            elif now_s - since.setdefault(id(one), now_s) >= _CONTRADICTED_S:
+                dropped = True
+        if not dropped or not fitting:
+            return False
+        self._possible = [
+            one for one in self._possible if now_s - since.get(id(one), now_s) < _CONTRADICTED_S
+        ]
+        since.clear()
+        self._motion = fitting[-1].points
+        self._uncertain_until_s = self.end_s
+        if len(self._possible) == 1:
+            self._possible = [PossibleMotion(points=self._motion, left=None, latest_s=-math.inf)]
+            self._uncertain_until_s = None
+        self._forget_arrivals()
+        return True
 
     def look_ahead(self, now_s: float) -> Arrivals | None:
         """Compute what `arrivals` will need from `now_s` on, for `keep`; valid until something is

@@ -1,7 +1,9 @@
 """Forwards motions to the controller, brakes, and knows where the robot is commanded to be.
 
 One trajectory at a time is in flight. Until it is acknowledged only a brake is forwarded. If it is
-not acknowledged in time, nothing is forwarded until the robot is certain to be at rest.
+not acknowledged in time, only brakes are forwarded until the robot is certain to be at rest, or is
+measured to follow one of the motions that are possible. A brake is within the limits from every
+motion that the controller may be playing.
 
 Times are seconds of the controller's clock. Pure; not thread safe.
 """
@@ -23,6 +25,9 @@ from physis_ros.safety.types import Forward, SafetyConfig
 
 # A brake that ends the motion less than this earlier is not worth a message.
 _WORTH_BRAKING_S = 0.02
+# A controller may hold the position commanded last, this far from the measured one at rest, or
+# start from the measured one: until it moves again, both are possible [rad or m].
+_HELD_APART = 0.03
 
 
 class ControllerHandover:
@@ -35,20 +40,28 @@ class ControllerHandover:
         self._estimate = ControllerEstimate(config.late_s)
         self._listening = True
         self._misplaced = False
+        self._moves_until_s = -math.inf
         self.changes = 0
 
     @property
     def in_flight(self) -> bool:
         return self._estimate.in_flight
 
+    def moves(self, now_s: float) -> bool:
+        """Whether something of ours may still move the robot, or come to do so."""
+        return (
+            self._estimate.in_flight
+            or self._estimate.uncertain
+            or now_s < min(self._moves_until_s, self._estimate.end_s)
+        )
+
+    def rested_s(self, now_s: float) -> float:
+        """Seconds since the last motion of ours ended; negative while it moves."""
+        return now_s - min(self._moves_until_s, self._estimate.end_s)
+
     @property
     def lost(self) -> int:
         return self._estimate.lost
-
-    @property
-    def end_s(self) -> float:
-        """When the robot is certain to be at rest; minus infinity before joints were seen."""
-        return self._estimate.end_s
 
     def estimate(self) -> ControllerEstimate:
         """A copy to judge against; valid while `changes` stays the same."""
@@ -70,7 +83,7 @@ class ControllerHandover:
         if self._estimate.uncertain:
             return (
                 f"handover: not acknowledged within {self._config.late_s:g} s; "
-                "waiting until the robot is certain to be at rest"
+                "only brakes are sent until it is known what the robot does"
             )
         return ""
 
@@ -86,7 +99,11 @@ class ControllerHandover:
     def rest_at(self, position: Floats, now_s: float) -> None:
         """The robot rests at `position` [joints]; forget what was commanded."""
         self.changes += 1
-        self._estimate.rest_at(position, now_s)
+        motion = self._estimate.motion
+        held = None if motion is None else motion.state(now_s)[0]
+        near = held is not None and float(np.max(np.abs(held - position))) <= _HELD_APART
+        self._estimate.rest_at(position, now_s, or_at=held if near else None)
+        self._moves_until_s = -math.inf
 
     def forward(
         self,
@@ -100,6 +117,7 @@ class ControllerHandover:
         judged against, which are expensive to compute."""
         self.changes += 1
         self._estimate.sent(JointMotion(now_s + times_s, positions, velocities), now_s, arrivals)
+        self._moves_until_s = max(self._moves_until_s, now_s + float(times_s[-1]))
         if not self._config.acknowledged:
             self._estimate.acknowledged(now_s)
         return Forward(at_s=now_s, times_s=times_s, positions=positions, velocities=velocities)
@@ -107,7 +125,7 @@ class ControllerHandover:
     def brake(self, now_s: float) -> Forward | None:
         """Bring the robot to rest earlier than the forwarded trajectory does. None where that rests
         as soon, or where no brake stays within the limits: then its own tail brakes."""
-        if self._estimate.motion is None or self._estimate.uncertain:
+        if self._estimate.motion is None:
             return None
         # A trajectory whose times no longer hold must be replaced in any case.
         latest_s = math.inf if self._misplaced else self._estimate.end_s - _WORTH_BRAKING_S
@@ -123,15 +141,22 @@ class ControllerHandover:
         )
 
     def update(self, now_s: float, joints: JointWatch, *, sees: bool) -> None:
-        """Mark what is overdue as uncertain; once at rest, continue from the measured joints."""
+        """Mark what is overdue as uncertain; compare with the measured joints what is possible."""
         self._estimate.update(now_s)
-        if not self._estimate.settled(now_s) or not sees:
+        if not sees or not self._estimate.uncertain:
             return
-        ends = self._estimate.ends()
-        apart = [float(np.max(np.abs(joints.position - end))) for end in ends]
-        end = ends[int(np.argmin(apart))]
-        fits = not joints.away_from(end, self._config.tracking_tolerance)
-        self.rest_at(end if fits else joints.position, now_s)
+        if self._estimate.settled(now_s):
+            self.rest_at(joints.position, now_s)
+            return
+        if self._estimate.compare(joints.position, now_s):
+            self.changes += 1
+
+    def brake_from(self, position: Floats, velocity: Floats, now_s: float) -> Forward | None:
+        """Brake a robot that moves although nothing of ours moves it, from where it is measured
+        (position and velocity [joints])."""
+        most = np.array(self._limits.velocity)
+        self._assume_braking(position, np.clip(velocity, -most, most), now_s)
+        return self.brake(now_s)
 
     def clock_jumped(self, now_s: float, *, delta_s: float) -> None:
         """The controller's clock jumped, so the forwarded times no longer hold. The estimate
@@ -140,7 +165,9 @@ class ControllerHandover:
         motion = self._estimate.motion
         if motion is None:
             return
-        position, velocity = motion.state(now_s - delta_s)
+        self._assume_braking(*motion.state(now_s - delta_s), now_s)
+
+    def _assume_braking(self, position: Floats, velocity: Floats, now_s: float) -> None:
         tail = braking_tail(position, velocity, self._acceleration)
         self.changes += 1
         self._misplaced = True
@@ -151,3 +178,4 @@ class ControllerHandover:
                 np.concatenate([velocity[None, :], tail.velocities]),
             )
         )
+        self._moves_until_s = self._estimate.end_s

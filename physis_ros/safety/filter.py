@@ -1,30 +1,36 @@
 """The safety controller's decisions, without ROS: commands, joint states and time in; motion out.
 
 The filter knows where the robot is commanded to be: it evaluates what it forwarded exactly as the
-trajectory controller does. A hold brakes from there, never from the measured state. Everything it
-forwards ends at rest, so the robot stops when every process of ours falls silent. Everything it
-forwards may arrive up to `late_s` late, or never: one trajectory at a time is in flight, and the
-next waits for its acknowledgement.
+trajectory controller does. While a motion of ours is under way, a hold brakes from there. At rest
+the measured position is the commanded one. Everything it forwards ends at rest, so the robot stops
+when every process of ours falls silent. Everything it forwards may arrive up to `late_s` late, or
+never: one trajectory at a time is in flight, and the next waits for its acknowledgement.
+
+Nothing is forwarded while disarmed (physis_ros.safety.arming), except the brake that ends the
+motion under way. A stop is repeated until the robot is measured at rest.
 
 This is not a certified safety function. A hardware stop is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
+from physis_ros.safety.arming import Answer, Arming
 from physis_ros.safety.checks import CheckedTrajectory, Violation
 from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.command_sources import CommandSources
 from physis_ros.safety.controller_handover import ControllerHandover
 from physis_ros.safety.joint_watch import JointWatch
+from physis_ros.safety.stopping import Stopping
 from physis_ros.safety.types import (
     FINE,
     Decision,
     Finding,
     Instant,
     JudgeRequest,
-    ResetAnswer,
     SafetyConfig,
     SafetyCounts,
     StopLatch,
@@ -43,24 +49,39 @@ class SafetyFilter:
         self.limits = limits
         self.config = config
         self.counts = SafetyCounts()
-        self.joints = JointWatch(limits, timeout_s=config.joint_state_timeout_s)
+        self.joints = JointWatch(limits, config.joints)
+        self.handover = ControllerHandover(limits, config)
+        self._arming = Arming(at_start=config.arm_at_start)
         self._sources = CommandSources(config.sources)
         self._latch = StopLatch(config.reset_cooldown_s)
-        self.handover = ControllerHandover(limits, config)
-        self._enabled = config.enabled
+        self._stopping = Stopping(self.handover, self.joints, settle_s=config.settle_s)
+        self._surroundings: tuple[str, ...] = ()
         self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
         self._accepted_s: float | None = None
         # The source and time of the last rejected command, until one is accepted.
         self._rejected: tuple[str, float] | None = None
+        # A teleoperator took over by the command that is being judged.
+        self._takes_over = False
         self._source = ""
         self._blind = True
         self._off_track_since_s: float | None = None
         self._verdict = Verdict.HOLD
-        self._brake_wanted = False
 
     @property
     def enabled(self) -> bool:
-        return self._enabled
+        """Whether it is armed."""
+        return self._arming.armed
+
+    @property
+    def stopping(self) -> str:
+        """Why the robot is not known to rest although it should; empty where no stop is under
+        way."""
+        return self._stopping.reason
+
+    @property
+    def moves_robot(self) -> bool:
+        """Whether a position controller needs points: armed, or braking."""
+        return self._arming.armed or self._stopping.active
 
     @property
     def latched(self) -> bool:
@@ -78,6 +99,23 @@ class SafetyFilter:
     def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
         """Commanded position and velocity, [joints] each; None until joints were seen."""
         return self.handover.commanded(now.motion_s)
+
+    def surroundings(self, problems: Sequence[str]) -> None:
+        """What is wrong with the controller and its topic, as seen from outside: one line each.
+        Anything wrong disarms."""
+        self._surroundings = tuple(problems)
+
+    def against_arming(self, now: Instant) -> tuple[str, ...]:
+        """All that is not right yet, one line each."""
+        latched = self._latch.finding
+        found = [
+            f"STOP is latched ({latched.reason}): call ~/reset first" if latched else "",
+            self.joints.moving(now.steady_s),
+            self.joints.beyond_limits(),
+            self.handover.unreachable(),
+            *self._surroundings,
+        ]
+        return tuple(line for line in found if line)
 
     def offer(
         self, command: CommandedTrajectory, source: str, now: Instant, *, started_s: float = 0.0
@@ -102,24 +140,29 @@ class SafetyFilter:
         The second step, `command_judge.judge_command`, takes longest and needs only this request,
         so it can run beside the ticks.
         """
-        holder = self._sources.preempted_by(source, now.steady_s)
+        if self._sources.heard(source, now.steady_s):
+            self._takes_over = True
+        holder = self._sources.preempted_by(source)
         if holder:
             self.counts.preempted += 1
             return Decision(
                 forward=None,
-                finding=Finding(verdict=Verdict.OK, reason=f"{source}: pre-empted by {holder}"),
+                finding=Finding(
+                    verdict=Verdict.OK,
+                    reason=f"{source}: pre-empted by {holder}; ~/hand_back gives control back",
+                ),
             )
         refusal = self._refusal(now)
         if refusal is not None or self.commanded(now) is None:
             self.counts.rejected += 1
+            self._brake_takeover(now)
             return Decision(
                 forward=None,
                 finding=refusal or Finding(verdict=Verdict.HOLD, reason="joint_states: none yet"),
             )
         if self.handover.in_flight:
-            # The source stays active; its next command may be forwarded.
-            self._sources.heard(source, now.steady_s)
             self.counts.waited += 1
+            self._brake_takeover(now)
             return Decision(
                 forward=None,
                 finding=Finding(
@@ -144,6 +187,7 @@ class SafetyFilter:
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
             self._rejected = source, now.steady_s
+            self._brake_takeover(now)
             self._last_answer = Finding(
                 verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
             )
@@ -151,6 +195,7 @@ class SafetyFilter:
         refusal = self._refusal(now)
         if refusal is not None or request.changes != self.handover.changes:
             self.counts.rejected += 1
+            self._brake_takeover(now)
             return Decision(
                 forward=None,
                 finding=refusal
@@ -160,8 +205,8 @@ class SafetyFilter:
                 ),
             )
         trajectory, limited = judgement
-        self._sources.heard(source, now.steady_s)
         self._source = source
+        self._takes_over = False
         self._accepted_s = now.steady_s
         self.counts.accepted += 1
         self._rejected = None
@@ -171,7 +216,7 @@ class SafetyFilter:
             self._last_answer = Finding(
                 verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
             )
-        self._brake_wanted = False
+        self._stopping.end()
         return Decision(
             forward=self.handover.forward(
                 trajectory.times_s,
@@ -183,60 +228,94 @@ class SafetyFilter:
             finding=self._last_answer,
         )
 
+    def _brake_takeover(self, now: Instant) -> None:
+        """A teleoperator took over by a command that is not forwarded: the model's motion ends."""
+        if self._takes_over:
+            self._takes_over = False
+            self._stopping.begin(now)
+
     def tick(self, now: Instant) -> TickResult:
         """Run the watchdogs; call at a fixed rate."""
         sees = not self.joints.missing(now.steady_s)
         self.handover.update(now.motion_s, self.joints, sees=sees)
-        finding = most_severe(self._findings(now))
+        if sees and self._idle(now):
+            self._rest_where_measured(now)
+        against = self.against_arming(now) if self._arming.waits else ()
+        self._arming.update(against)
+        if self._surroundings and self.enabled:
+            self.disarm(now, "; ".join(self._surroundings))
+        finding = most_severe(self._findings(now, against))
         if finding.verdict >= Verdict.HOLD > self._verdict or (
             finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
         ):
             self.counts.trips += 1
         self._verdict = finding.verdict
-        forward = None
-        if self._brake_wanted:
-            self._brake_wanted = False
-            forward = self.handover.brake(now.motion_s)
-        return TickResult(finding=finding, forward=forward)
+        return TickResult(finding=finding, forward=self._stopping.step(now, sees=sees))
 
     def estop(self, now: Instant, reason: str = "emergency stop was asked for") -> None:
-        """Latch STOP; the next tick brakes."""
-        if self._latch.trip(reason, now.steady_s):
-            self._brake_wanted = True
-            self._sources.forget_all()
+        """Latch STOP and disarm. Ticks brake until the robot is measured at rest."""
+        self._latch.trip(reason, now.steady_s)
+        self._arming.disarm("a STOP came; ~/reset, then ~/enable")
+        self._stopping.begin(now)
 
-    def reset(self, now: Instant) -> ResetAnswer:
-        """Release the latch if the cause is gone, the robot rests and the cooldown is over."""
-        cause = self.joints.missing(now.steady_s) or self.joints.out_of_limits()
-        if not cause and now.motion_s < self.handover.end_s:
-            cause = "the robot is still braking"
+    def reset(self, now: Instant) -> Answer:
+        """Release the latch if the cause is gone, the robot rests and the cooldown is over. The
+        controller stays disarmed."""
+        cause = (
+            self.joints.missing(now.steady_s)
+            or self.joints.out_of_limits()
+            or self.joints.beyond_limits()
+        )
+        if not cause and self._stopping.active:
+            cause = f"still braking: {self._stopping.reason}"
         answer = self._latch.reset(now.steady_s, present_cause=cause)
         if answer.done:
             self._wait_for_command("no command since the reset")
-            self._rest_where_measured_if_apart(now)
         return answer
 
-    def enable(self, enabled: bool) -> None:
-        """A disabled filter brakes and refuses every command."""
-        if self._enabled and not enabled:
-            self._brake_wanted = True
-            self._sources.forget_all()
-        self._enabled = enabled
-        if enabled:
-            self._wait_for_command("no command since enabling")
+    def arm(self, now: Instant) -> Answer:
+        """Let commands pass, if nothing stands against it."""
+        answer = self._arming.arm(self.against_arming(now))
+        if not answer.done or answer.reason != "armed":
+            return answer
+        self._wait_for_command("no command since arming")
+        if self._sources.taken_over:
+            holder = self._sources.holder
+            return Answer(
+                done=True, reason=f"armed; {holder} is in control until ~/hand_back is called"
+            )
+        return answer
+
+    def disarm(self, now: Instant, why: str = "~/enable arms") -> None:
+        """Brake, and refuse every command from now on."""
+        if self._arming.disarm(why):
+            self._stopping.begin(now)
+
+    def begin(self) -> None:
+        """Before the first tick after a pause: disarmed, or waiting to arm, as at first."""
+        self._arming.begin()
+
+    def hand_back(self, now: Instant) -> Answer:
+        """Give control from a teleoperator back to the model."""
+        holder = self._sources.hand_back()
+        if not holder:
+            return Answer(done=True, reason="the model is in control already")
+        self._stopping.begin(now)
+        self._wait_for_command(f"no command since {holder} handed back")
+        return Answer(done=True, reason=f"{holder} handed back; the model is in control")
 
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
         """The controller's clock jumped: the forwarded times belong to the old time."""
         self.joints.forget_stamps()
         self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
-        self._brake_wanted = True
+        self._stopping.begin(now)
         self._wait_for_command(f"ROS time jumped by {delta_s:+.3f} s")
 
     def _wait_for_command(self, reason: str) -> None:
         self._rejected = None
         self._last_answer = Finding(verdict=Verdict.HOLD, reason=reason)
 
-    def _findings(self, now: Instant) -> list[Finding]:
+    def _findings(self, now: Instant, against: Sequence[str]) -> list[Finding]:
         findings: list[Finding] = []
         blind = self.joints.missing(now.steady_s)
         self._look(bool(blind), now)
@@ -245,12 +324,17 @@ class SafetyFilter:
         else:
             self._check_tracking(now)
         if self._latch.finding is not None:
-            findings.append(self._latch.finding)
+            findings.append(self._stopping.annotated(self._latch.finding, now))
         unreachable = self.handover.unreachable()
         if unreachable:
             findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
-        if not self._enabled:
-            findings.append(Finding(verdict=Verdict.HOLD, reason="disabled"))
+        for line in (
+            self._arming.refusal(against),
+            self._moved_by_others(now),
+            self._silent_operator(now),
+        ):
+            if line:
+                findings.append(Finding(verdict=Verdict.HOLD, reason=line))
         findings.append(self._last_finding(now))
         age_s = self.command_age_s(now)
         if age_s is not None and age_s > self.config.command_age_s:
@@ -278,14 +362,11 @@ class SafetyFilter:
         )
 
     def _look(self, blind: bool, now: Instant) -> None:
-        """Brake when joint states are lost; when they return, the robot may be anywhere."""
-        if blind and not self._blind:
-            # A controller that sends nothing may also take messages late: if the trajectory soon
-            # ends at rest, leave it alone.
-            self._brake_wanted = self.handover.end_s - now.motion_s > _NEAR_REST_S
-            self._sources.forget_all()
-        if self._blind and not blind:
-            self._rest_where_measured_if_apart(now)
+        """Brake when joint states are lost."""
+        # A controller that sends nothing may also take messages late: if the trajectory soon ends
+        # at rest, leave it alone.
+        if blind and not self._blind and -self.handover.rested_s(now.motion_s) > _NEAR_REST_S:
+            self._stopping.begin(now)
         self._blind = blind
 
     def _check_tracking(self, now: Instant) -> None:
@@ -299,35 +380,51 @@ class SafetyFilter:
         )
         if not off_track:
             self._off_track_since_s = None
-            return
-        if self._idle(now):
-            # We do not move the robot: somebody else does, and may.
-            self._rest_where_measured_if_apart(now)
-            return
-        if self._off_track_since_s is None:
+        elif self._off_track_since_s is None:
             self._off_track_since_s = now.steady_s
         elif now.steady_s - self._off_track_since_s > self.config.tracking_time_s:
             self.estop(now, off_track)
 
     def _idle(self, now: Instant) -> bool:
-        resting = now.motion_s > self.handover.end_s + 1.0
-        age_s = self.command_age_s(now)
-        return resting and (age_s is None or age_s > self.config.command_age_s)
+        """Nothing of ours moves the robot, and it had time to come to rest."""
+        handover = self.handover
+        return not handover.moves(now.motion_s) and (
+            handover.rested_s(now.motion_s) > self.config.settle_s
+        )
 
-    def _rest_where_measured_if_apart(self, now: Instant) -> None:
-        """Take the measured state as commanded, if the two are further apart than the tolerance."""
+    def _rest_where_measured(self, now: Instant) -> None:
+        """Whoever moves an idle robot may (a hand, a restarted controller): it is where it is
+        measured to be. Differences within the sensors' noise are ignored."""
         if not self.joints.complete:
             return
         state = self.commanded(now)
-        if state is None or self.joints.away_from(state[0], self.config.tracking_tolerance):
+        if state is None or self.joints.away_from(state[0], self.config.joints.rest_tolerance):
             self.handover.rest_at(self.joints.position, now.motion_s)
-        self._off_track_since_s = None
+
+    def _moved_by_others(self, now: Instant) -> str:
+        """One line where an idle robot moves; empty otherwise."""
+        if not self._idle(now):
+            return ""
+        moving = self.joints.moving(now.steady_s)
+        return f"moved by something else: {moving}" if moving else ""
+
+    def _silent_operator(self, now: Instant) -> str:
+        silent_s = self._sources.silent_s(now.steady_s)
+        if not silent_s:
+            return ""
+        return (
+            f"{self._sources.holder}: in control, no command for {silent_s:.1f} s; "
+            "~/hand_back gives control to the model"
+        )
 
     def _refusal(self, now: Instant) -> Finding | None:
         """Why no command is accepted now; None where commands are accepted."""
         if self._latch.finding is not None:
             return self._latch.finding
-        if not self._enabled:
-            return Finding(verdict=Verdict.HOLD, reason="disabled")
-        reason = self.joints.missing(now.steady_s) or self.handover.unreachable()
+        reason = (
+            self._arming.refusal()
+            or self.joints.missing(now.steady_s)
+            or self._moved_by_others(now)
+            or self.handover.unreachable()
+        )
         return Finding(verdict=Verdict.HOLD, reason=reason) if reason else None

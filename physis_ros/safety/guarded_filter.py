@@ -11,15 +11,17 @@ import threading
 from collections.abc import Callable, Sequence
 
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
+from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
-from physis_ros.safety.types import Decision, Finding, Forward, Instant, ResetAnswer, Verdict
+from physis_ros.safety.position_output import PositionOutput
+from physis_ros.safety.types import Decision, Finding, Forward, Instant, Verdict
 
 
 class GuardedFilter:
-    """`now` reads both clocks. `forward` takes what goes to the robot, `position` the commanded
-    position of each tick, `changed` the finding of a tick whose verdict changed. None of these may
-    block."""
+    """`now` reads both clocks. `forward` takes what goes to the robot, `position` the point of each
+    tick for a position controller, `changed` the finding of a tick whose verdict changed. None of
+    these may block."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class GuardedFilter:
         self._forward = forward
         self._position = position
         self._changed = changed
+        self._points = PositionOutput(safety.limits)
         self._lock = threading.Lock()
         self._finding = Finding(verdict=Verdict.HOLD, reason="starting")
 
@@ -54,8 +57,11 @@ class GuardedFilter:
             done = self._filter.tick(now)
             self._send(done.forward)
             state = self._filter.commanded(now)
-            if state is not None:
-                self._position(state[0])
+            if state is not None and self._filter.moves_robot:
+                measured = self._filter.joints.position
+                self._position(self._points.point(state[0], measured, now.steady_s))
+            else:
+                self._points.pause()
             changed = done.finding.verdict != self._finding.verdict
             self._finding = done.finding
         if changed:
@@ -118,21 +124,45 @@ class GuardedFilter:
         with self._lock:
             self._filter.handover.set_listening(listening)
 
-    def estop(self) -> None:
+    def surroundings(self, problems: Sequence[str]) -> None:
+        """See SafetyFilter.surroundings."""
         with self._lock:
-            self._filter.estop(self._now())
+            self._filter.surroundings(problems)
+
+    def estop(self, reason: str) -> None:
+        with self._lock:
+            self._filter.estop(self._now(), reason)
         self.tick()
 
-    def reset(self) -> ResetAnswer:
+    def stopping(self) -> str:
+        """Why the robot is not known to rest although it should; empty where it rests."""
         with self._lock:
-            answer = self._filter.reset(self._now())
+            return self._filter.stopping
+
+    def reset(self) -> Answer:
+        return self._answered(lambda: self._filter.reset(self._now()))
+
+    def arm(self) -> Answer:
+        return self._answered(lambda: self._filter.arm(self._now()))
+
+    def hand_back(self) -> Answer:
+        return self._answered(lambda: self._filter.hand_back(self._now()))
+
+    def disarm(self) -> None:
+        with self._lock:
+            self._filter.disarm(self._now())
+        self.tick()
+
+    def begin(self) -> None:
+        """Before the first tick after a pause."""
+        with self._lock:
+            self._filter.begin()
+
+    def _answered(self, act: Callable[[], Answer]) -> Answer:
+        with self._lock:
+            answer = act()
         self.tick()
         return answer
-
-    def enable(self, enabled: bool) -> None:
-        with self._lock:
-            self._filter.enable(enabled)
-        self.tick()
 
     def clock_jumped(self, delta_s: float, *, motion_jumped: bool) -> None:
         """`motion_jumped`: the controller's clock jumped too, not only the clock of the stamps."""

@@ -1,4 +1,5 @@
-"""The joint states that safety relies on: how fresh they are, and whether joints follow commands.
+"""The joint states that safety relies on: how fresh they are, whether the robot rests, and whether
+joints follow commands.
 
 Messages may be permuted, carry extra joints, come from several publishers and lack velocities; each
 joint has its own age. A position that is not finite counts as not received.
@@ -7,30 +8,60 @@ joint has its own age. A position that is not finite counts as not received.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats
 
+# Positions this far apart in time give a velocity where none is measured.
+_SLOPE_S = 0.02
 # Measured values overshoot a commanded limit slightly in normal operation.
 _POSITION_MARGIN = 0.05
 _SPEED_MARGIN = 1.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRules:
+    """How joint states are judged.
+
+    `timeout_s`: a joint not seen for longer is missing. `rest_tolerance` [rad or m] and
+    `rest_time_s`: the robot rests where no joint left a band of this half width for this long. A
+    joint counts as beyond its measured limits after `bad_samples` of the last `sample_window`
+    messages.
+    """
+
+    timeout_s: float = 0.1
+    rest_tolerance: float = 0.002
+    rest_time_s: float = 0.2
+    bad_samples: int = 3
+    sample_window: int = 10
+
+
 class JointWatch:
     """Newest position of each joint. Times are seconds of a steady clock."""
 
-    def __init__(self, limits: RobotLimits, *, timeout_s: float) -> None:
+    def __init__(self, limits: RobotLimits, rules: JointRules) -> None:
         self._limits = limits
-        self._timeout_s = timeout_s
+        self._rules = rules
         self._index = {name: index for index, name in enumerate(limits.names)}
         self._position = np.full(len(limits.names), math.nan)
         self._velocity = np.full(len(limits.names), math.nan)
         self._seen_s = [-math.inf] * len(limits.names)
         self._stamp_ns = [0] * len(limits.names)
         self._bad = ""
+        self._beyond: deque[str] = deque(maxlen=rules.sample_window)
+        # The middle of the band that the robot has not left since `_rested_since_s`.
+        self._band = np.full(len(limits.names), math.nan)
+        self._rested_since_s = math.inf
+        self._slope_from: tuple[Floats, float] = (self._position.copy(), -math.inf)
+        self._slope: Floats = np.zeros(len(limits.names))
+        self._left_band = ""
+        self.without_velocity = False
+        """The newest message gave no velocity for one of our joints."""
 
     def see(
         self,
@@ -47,6 +78,7 @@ class JointWatch:
             self._bad = f"joint_states: {len(positions)} positions for {len(names)} names"
             return
         with_velocity = len(velocities) == len(names)
+        seen = False
         for place, name in enumerate(names):
             index = self._index.get(name)
             if index is None:
@@ -65,6 +97,44 @@ class JointWatch:
             self._velocity[index] = velocity if math.isfinite(velocity) else math.nan
             self._seen_s[index] = now_s
             self._stamp_ns[index] = stamp_ns
+            seen = True
+        if seen:
+            self.without_velocity = not with_velocity
+            self._beyond.append(self.beyond_limits())
+            self._update_rest(now_s)
+            self._update_slope(now_s)
+
+    def _update_slope(self, now_s: float) -> None:
+        before, before_s = self._slope_from
+        passed_s = now_s - before_s
+        if passed_s < _SLOPE_S:
+            return
+        slope = (self._position - before) / passed_s
+        self._slope = np.where(np.isfinite(slope), slope, 0.0)
+        self._slope_from = self._position.copy(), now_s
+
+    def _update_rest(self, now_s: float) -> None:
+        apart = np.abs(self._position - self._band)
+        if (apart <= self._rules.rest_tolerance).all():
+            return
+        if np.isfinite(apart).all():
+            joint = int(np.argmax(apart))
+            self._left_band = f"{self._limits.names[joint]} moved by {apart[joint]:.4f}"
+        self._band = self._position.copy()
+        self._rested_since_s = now_s
+
+    def moving(self, now_s: float) -> str:
+        """One line for a robot that is not known to rest; empty where it rests."""
+        missing = self.missing(now_s)
+        if missing:
+            return missing
+        rested_s = now_s - self._rested_since_s
+        if rested_s >= self._rules.rest_time_s:
+            return ""
+        return (
+            f"joint_states: {self._left_band or 'seen only just now'}, at rest for "
+            f"{max(0.0, rested_s):.2f} s of {self._rules.rest_time_s:g} s"
+        )
 
     def forget_stamps(self) -> None:
         """The clock jumped: accept any next stamp."""
@@ -74,7 +144,7 @@ class JointWatch:
         """One line that names the stalest joint; empty where every joint is fresh."""
         oldest = min(range(len(self._seen_s)), key=self._seen_s.__getitem__)
         silent_s = now_s - self._seen_s[oldest]
-        if silent_s <= self._timeout_s:
+        if silent_s <= self._rules.timeout_s:
             self._bad = ""
             return ""
         name = self._limits.names[oldest]
@@ -83,7 +153,7 @@ class JointWatch:
             return f"joint_states: {name}: never received{because}"
         return (
             f"joint_states: {name}: nothing for {silent_s:.3f} s, "
-            f"limit {self._timeout_s:.3f} s{because}"
+            f"limit {self._rules.timeout_s:.3f} s{because}"
         )
 
     @property
@@ -95,8 +165,20 @@ class JointWatch:
         """[joints]; NaN where never received."""
         return self._position.copy()
 
+    @property
+    def velocity(self) -> Floats:
+        """[joints]; the slope of the positions where none is measured."""
+        return np.where(np.isfinite(self._velocity), self._velocity, self._slope)
+
     def out_of_limits(self) -> str:
-        """One line for a joint outside its position or velocity limit; empty if none is."""
+        """One line where too many of the newest messages were beyond a limit; else empty."""
+        bad = [line for line in self._beyond if line]
+        if len(bad) < self._rules.bad_samples:
+            return ""
+        return f"{bad[-1]}, in {len(bad)} of the last {len(self._beyond)} messages"
+
+    def beyond_limits(self) -> str:
+        """One line for a joint whose newest sample is beyond its position or velocity limit."""
         for index, name in enumerate(self._limits.names):
             position, speed = float(self._position[index]), abs(float(self._velocity[index]))
             lower, upper = self._limits.lower[index], self._limits.upper[index]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rclpy.duration import Duration
+from rclpy.publisher import Publisher
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, Header
 
@@ -101,6 +102,11 @@ class SafetyOutput:
     def close(self) -> None:
         for publisher in (self._robot, self._status, self._commanded, self._heartbeat):
             self._node.destroy_publisher(publisher)
+
+    @property
+    def robot(self) -> Publisher[Any]:
+        """The publisher on the controller's topic."""
+        return self._robot
 
     @property
     def has_subscriber(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from physis_ros.node.parameters import param
 from physis_ros.robot.parameters import RobotParameters
 from physis_ros.safety.command_sources import Source
+from physis_ros.safety.joint_watch import JointRules
 from physis_ros.safety.types import SafetyConfig
 
 OUTPUTS = ("trajectory", "position")
@@ -86,17 +87,56 @@ class SafetyParameters(RobotParameters):
         minimum=0.0,
         maximum=600.0,
     )
-    enabled_at_start: bool = param(True, description="False: commands pass only after ~/enable")
-    model_timeout_s: float = param(
-        0.5,
-        description="The model is inactive after this long without a command",
+    enabled_at_start: bool = param(
+        False,
+        description="True: arm once without ~/enable, as soon as nothing stands against it. Only "
+        "for a simulated arm",
+    )
+    rest_tolerance: float = param(
+        0.002,
+        description="The robot rests while no joint leaves a band of this half width; at rest, a "
+        "smaller difference between commanded and measured is sensor noise",
+        unit="rad",
+        minimum=1e-6,
+        maximum=1.0,
+    )
+    rest_time_s: float = param(
+        0.2,
+        description="The robot rests after this long within rest_tolerance",
         unit="s",
-        minimum=0.01,
+        minimum=0.0,
+        maximum=10.0,
+    )
+    settle_s: float = param(
+        0.3,
+        description="This long after our last motion ended, commanded = measured. Longer than the "
+        "robot lags",
+        unit="s",
+        minimum=0.0,
+        maximum=10.0,
+    )
+    bad_samples: int = param(
+        3,
+        description="STOP when this many of the last sample_window joint states are beyond a "
+        "measured limit",
+        minimum=1,
+        maximum=1000,
+    )
+    sample_window: int = param(
+        10, description="Joint states that bad_samples counts in", minimum=1, maximum=1000
+    )
+    stop_answer_s: float = param(
+        5.0,
+        description="~/estop answers when the robot is measured at rest, or after this long, when "
+        "it says that the robot is not",
+        unit="s",
+        minimum=0.1,
         maximum=60.0,
     )
     teleop_timeout_s: float = param(
         0.5,
-        description="A teleoperator is inactive after this long without a command",
+        description="A teleoperator in control is reported as silent after this long without a "
+        "command; it keeps control until ~/hand_back",
         unit="s",
         minimum=0.01,
         maximum=60.0,
@@ -130,16 +170,23 @@ class SafetyParameters(RobotParameters):
             # A forward position controller applies a point at once and acknowledges nothing.
             late_s=self.late_s if self.output == "trajectory" else 0.0,
             acknowledged=self.output == "trajectory",
-            joint_state_timeout_s=self.joint_state_timeout_s,
+            joints=JointRules(
+                timeout_s=self.joint_state_timeout_s,
+                rest_tolerance=self.rest_tolerance,
+                rest_time_s=self.rest_time_s,
+                bad_samples=self.bad_samples,
+                sample_window=self.sample_window,
+            ),
+            settle_s=self.settle_s,
             command_age_s=self.command_age_s,
             longest_command_s=self.longest_command_s,
             slow_most=self.slow_most,
             tracking_tolerance=self.tracking_tolerance,
             tracking_time_s=self.tracking_time_s,
             reset_cooldown_s=self.reset_cooldown_s,
-            enabled=self.enabled_at_start,
+            arm_at_start=self.enabled_at_start,
             sources={
                 "teleop": Source(priority=10, timeout_s=self.teleop_timeout_s),
-                "model": Source(priority=0, timeout_s=self.model_timeout_s),
+                "model": Source(priority=0, timeout_s=self.command_age_s),
             },
         )

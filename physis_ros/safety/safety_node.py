@@ -1,16 +1,18 @@
 """safety_node: checks every trajectory before the robot gets it, and brakes when input is missing.
 
-In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`.
+In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`,
+     `safety/estop`.
 Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
      `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
-Services: `~/estop`, `~/reset`, `~/enable`.
+Services: `~/estop`, `~/reset`, `~/enable`, `~/hand_back`.
 
 THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
 late. Keep a hardware emergency stop within reach, and configure the robot's own limits.
 
-The node needs only `joint_states`. A forwarded trajectory ends in a braking tail, so a trajectory
-controller brings the robot to rest even when this process is gone. A forward position controller
-cannot: without this process it holds its last point at once.
+The node needs only `joint_states`. It starts disarmed: commands pass after `~/enable`. A forwarded
+trajectory ends in a braking tail, so a trajectory controller brings the robot to rest even when
+this process is gone. A forward position controller cannot: without this process it holds its last
+point at once.
 
 Threads: the loop, the sender (physis_ros.safety.output) and the look-ahead each have a thread; ROS
 callbacks run on the executor's. All share one filter (physis_ros.safety.guarded_filter). The loop's
@@ -27,7 +29,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
+from rclpy.task import Future
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
@@ -36,23 +40,29 @@ from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import (
     ENABLE,
     ESTOP,
+    HAND_BACK,
     JOINT_STATES,
     RESET,
     SAFETY_COMMAND_IN,
+    SAFETY_ESTOP,
     SAFETY_TELEOP_IN,
 )
 from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.trajectory_messages import from_trajectory
+from physis_ros.safety.controller_client import ControllerClient
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
 from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.parameters import SafetyParameters
 from physis_ros.safety.report import SafetyReport
+from physis_ros.safety.surroundings import problems, unknown
 from physis_ros.safety.types import Finding, Instant, Verdict
 
 _SWITCH_S = 5e-4
+_SURROUNDINGS_S = 0.5
+_REST_LOOK_S = 0.02
 
 
 class SafetyNode(PhysisNode[SafetyParameters]):
@@ -60,6 +70,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         super().__init__("safety_node", SafetyParameters)
         self._guard: GuardedFilter | None = None
         self._output: SafetyOutput | None = None
+        self._controller: ControllerClient | None = None
+        # Those who wait for the robot to rest, and until when (steady seconds).
+        self._stops: list[tuple[Future[str], float]] = []
+        self._said_no_velocity = False
+        self._logged = ""
         self._report = SafetyReport()
         self._loop: FixedRateThread | None = None
         self._ahead: OnDemandThread | None = None
@@ -95,12 +110,15 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.subscribe(JOINT_STATES, self._on_joints),
             self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
             self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
+            self.subscribe(SAFETY_ESTOP, self._on_estop_topic),
         ]
         self._services_made = [
             self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
             self.create_service(RESET.type, RESET.name, self._on_reset),
             self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
+            self.create_service(HAND_BACK.type, HAND_BACK.name, self._on_hand_back),
         ]
+        self._controller = ControllerClient(self, output.robot)
         self._report.realtime = "realtime_priority is 0"
         if p.realtime_priority > 0:
             self._report.realtime = request_realtime(p.realtime_priority)
@@ -127,7 +145,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._timers_made = [
             self.steady_timer(1.0 / p.status_hz, self._publish_heartbeat),
             self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
+            self.steady_timer(_SURROUNDINGS_S, self._look_around),
+            self.steady_timer(_REST_LOOK_S, self._answer_stops),
         ]
+        guard.begin()
+        self._look_around()
         # Bounds how long the loop waits for a callback that holds the interpreter.
         sys.setswitchinterval(_SWITCH_S)
         # Objects from start-up stay; the garbage collector must not scan them during a tick.
@@ -152,9 +174,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self._loop.stop()
             self._loop = None
         if self._guard is not None and self._output is not None:
-            self._guard.enable(False)
-            self._guard.enable(self.params.enabled_at_start)
+            self._guard.disarm()
             self._output.stop()
+        for future, _ in self._stops:
+            future.set_result("safety_node was deactivated")
+        self._stops = []
         # After the sender, which makes requests to it.
         if self._ahead is not None:
             self._ahead.stop()
@@ -166,6 +190,9 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         for service in self._services_made:
             self.destroy_service(service)
         self._subscriptions_made, self._services_made = [], []
+        if self._controller is not None:
+            self._controller.close()
+            self._controller = None
         if self._output is not None:
             self._output.close()
             self._output = None
@@ -186,6 +213,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._guard is not None:
             stamp_ns = time_to_ns(message.header.stamp)
             self._guard.joints(message.name, message.position, message.velocity, stamp_ns=stamp_ns)
+            if self._guard.filter.joints.without_velocity and not self._said_no_velocity:
+                self._said_no_velocity = True
+                self.get_logger().warning(
+                    "joint_states carry no velocities: measured velocities are not checked"
+                )
 
     def _on_command(self, message: JointTrajectory, source: str) -> None:
         if self._guard is None or not self.active:
@@ -207,27 +239,91 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._ahead is not None:
             self._ahead.request()
 
-    def _on_estop(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if self._guard is None:
-            return _not_configured(response)
-        self._guard.estop()
-        response.success, response.message = True, "STOP is latched; ~/reset releases it"
+    async def _on_estop(
+        self, _request: Trigger.Request, response: Trigger.Response
+    ) -> Trigger.Response:
+        """Answers when the robot is measured at rest, or when it should have been."""
+        if self._guard is None or not self.active:
+            return _not_active(response)
+        begun_s = self.steady_s()
+        self._guard.estop("~/estop was called")
+        moving = await self._rest(begun_s)
+        took_s = self.steady_s() - begun_s
+        response.success = not moving
+        response.message = (
+            f"STOP is latched; NOT AT REST after {took_s:.1f} s: {moving}"
+            if moving
+            else f"STOP is latched; at rest after {took_s:.2f} s; ~/reset, then ~/enable"
+        )
         return response
 
+    def _rest(self, now_s: float) -> Future[str]:
+        """Done when the robot rests (empty), or with the reason why it is not known to."""
+        future: Future[str] = Future()
+        self._stops.append((future, now_s + self.params.stop_answer_s))
+        return future
+
+    def _answer_stops(self) -> None:
+        if self._guard is None or not self._stops:
+            return
+        moving, now_s = self._guard.stopping(), self.steady_s()
+        waiting = []
+        for future, until_s in self._stops:
+            if moving and now_s < until_s:
+                waiting.append((future, until_s))
+            else:
+                future.set_result(moving)
+        self._stops = waiting
+
+    def _on_estop_topic(self, message: Bool) -> None:
+        # False never releases a STOP: that is what ~/reset is for.
+        if message.data and self._guard is not None:
+            self._guard.estop("safety/estop is true")
+
     def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if self._guard is None:
-            return _not_configured(response)
+        if self._guard is None or not self.active:
+            return _not_active(response)
         answer = self._guard.reset()
         response.success, response.message = answer.done, answer.reason
         return response
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        if self._guard is None:
-            return _not_configured(response)
-        self._guard.enable(bool(request.data))
-        response.success = True
-        response.message = "enabled" if request.data else "disabled; braking"
+        guard, controller = self._guard, self._controller
+        if guard is None or controller is None or not self.active:
+            return _not_active(response)
+        if not request.data:
+            guard.disarm()
+            response.success, response.message = True, "disarmed; braking"
+            return response
+        self._look_around()
+        answer = guard.arm()
+        response.success, response.message = answer.done, answer.reason
+        not_checked = unknown(controller.known, positions=self.params.output == "position")
+        if answer.done and not_checked:
+            response.message = f"{answer.reason}; {not_checked}"
         return response
+
+    def _on_hand_back(
+        self, _request: Trigger.Request, response: Trigger.Response
+    ) -> Trigger.Response:
+        if self._guard is None or not self.active:
+            return _not_active(response)
+        answer = self._guard.hand_back()
+        response.success, response.message = answer.done, answer.reason
+        return response
+
+    def _look_around(self) -> None:
+        guard, controller, output = self._guard, self._controller, self._output
+        if guard is None or controller is None or output is None:
+            return
+        guard.set_listening(output.has_subscriber)
+        guard.surroundings(
+            problems(
+                controller.poll(),
+                guard.filter.limits.names,
+                positions=self.params.output == "position",
+            )
+        )
 
     def _instant_of(self, steady_s: float, ros_ns: int) -> Instant:
         motion_s = ros_ns * 1e-9 if self._simulated else steady_s
@@ -242,8 +338,13 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self._output.status(self._status)
 
     def _log_change(self, finding: Finding) -> None:
-        line = f"{finding.verdict.name}: {finding.reason}" if finding.reason else "OK"
-        if finding.verdict >= Verdict.HOLD:
+        """Log from HOLD on, and the return from there; commands that were slowed are counted."""
+        held = finding.verdict >= Verdict.HOLD
+        line = f"{finding.verdict.name}: {finding.reason}" if held else "OK"
+        if line == self._logged:
+            return
+        self._logged = line
+        if held:
             self.get_logger().warning(line)
         else:
             self.get_logger().info(line)
@@ -283,8 +384,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             )
 
 
-def _not_configured(response: Any) -> Any:
-    response.success, response.message = False, "not configured"
+def _not_active(response: Any) -> Any:
+    response.success, response.message = False, "safety_node is not active"
     return response
 
 

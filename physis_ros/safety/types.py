@@ -8,8 +8,10 @@ from enum import IntEnum
 
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import Floats
+from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_sources import Source
 from physis_ros.safety.controller_estimate import ControllerEstimate
+from physis_ros.safety.joint_watch import JointRules
 
 
 class Verdict(IntEnum):
@@ -37,12 +39,6 @@ def most_severe(findings: Iterable[Finding]) -> Finding:
     return max(findings, key=lambda finding: finding.verdict, default=FINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetAnswer:
-    done: bool
-    reason: str
-
-
 class StopLatch:
     """Latches the first STOP. Only `reset` releases it, when the cause is gone and the cooldown
     since the last cause is over. Times are seconds of a steady clock."""
@@ -64,21 +60,21 @@ class StopLatch:
         self._last_cause_s = now_s
         return first
 
-    def reset(self, now_s: float, *, present_cause: str) -> ResetAnswer:
+    def reset(self, now_s: float, *, present_cause: str) -> Answer:
         if self._finding is None:
-            return ResetAnswer(done=True, reason="nothing to reset")
+            return Answer(done=True, reason="nothing to reset")
         if present_cause:
-            return ResetAnswer(done=False, reason=f"the cause persists: {present_cause}")
+            return Answer(done=False, reason=f"the cause persists: {present_cause}")
         waited_s = now_s - self._last_cause_s
         if waited_s < self._cooldown_s:
-            return ResetAnswer(
+            return Answer(
                 done=False,
                 reason=f"cooling down: {self._cooldown_s - waited_s:.2f} s of "
                 f"{self._cooldown_s:.2f} s left",
             )
         was = self._finding.reason
         self._finding = None
-        return ResetAnswer(done=True, reason=f"reset after: {was}")
+        return Answer(done=True, reason=f"reset after: {was}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,28 +98,30 @@ class SafetyConfig:
     """`late_s`: the controller may take a forwarded trajectory up to this long after it was judged
     and stay within the limits; not acknowledged by then, it counts as lost. `acknowledged`: False
     where forwarding needs no acknowledgement. `slow_most`: the largest factor by which a command
-    that is too fast is slowed down."""
+    that is too fast is slowed down. `settle_s`: this long after the last motion of ours ended, the
+    measured position is the commanded one. `arm_at_start`: see `Arming`."""
 
     late_s: float = 0.2
     acknowledged: bool = True
-    joint_state_timeout_s: float = 0.1
+    joints: JointRules = field(default_factory=JointRules)
+    settle_s: float = 0.3
     command_age_s: float = 0.5
     longest_command_s: float = 30.0
     slow_most: float = 1.2
     tracking_tolerance: float = 0.35
     tracking_time_s: float = 0.25
     reset_cooldown_s: float = 1.0
-    enabled: bool = True
+    arm_at_start: bool = False
     sources: Mapping[str, Source] = field(default_factory=_default_sources)
 
     def __post_init__(self) -> None:
-        for name in (
-            "joint_state_timeout_s",
-            "command_age_s",
-            "longest_command_s",
-            "tracking_tolerance",
+        for name, value in (
+            ("joint_state_timeout_s", self.joints.timeout_s),
+            ("rest_tolerance", self.joints.rest_tolerance),
+            ("command_age_s", self.command_age_s),
+            ("longest_command_s", self.longest_command_s),
+            ("tracking_tolerance", self.tracking_tolerance),
         ):
-            value = getattr(self, name)
             if not value > 0.0:
                 raise UserError(name, value, "must be above 0")
         if not 0.0 <= self.late_s <= 1.0:

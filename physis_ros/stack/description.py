@@ -59,8 +59,9 @@ class NodeSpec:
 
     `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
     the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
-    the text `{robot_file}` stands for the robot's file and `{robot}` for the robot's name in the
-    stack. When a `must_live` node ends, its robot's nodes end, and with the last robot the stack.
+    the text `{robot_file}` stands for the robot's file, `{robot}` for the robot's name in the stack
+    and `{simulated_robot}` for true or false. When a `must_live` node ends, its robot's nodes end,
+    and with the last robot the stack.
     """
 
     name: str

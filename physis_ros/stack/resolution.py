@@ -166,6 +166,8 @@ def _resolve_node(
         files.append(path)
     parameters: dict[str, Any] = {}
     for name, value in node.overrides.items():
+        if value == "{simulated_robot}":
+            value = options.robot == SIMULATED
         if isinstance(value, str):
             value = value.replace("{robot_file}", str(robot_file)).replace("{robot}", robot)
         parameters[name] = value

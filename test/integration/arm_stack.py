@@ -87,7 +87,7 @@ class ArmStack:
         self._common = ("use_sim_time:=true",) if use_sim_time else ()
         self._arguments = dict(arguments or {})
         self._parameters: dict[str, tuple[str, ...]] = {
-            "safety_node": (),
+            "safety_node": ("enabled_at_start:=true",),
             "robot_sim_node": (
                 f"record_path:={record}",
                 "width:=64",

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import array
 import math
+import re
 import signal
 import time
 from collections import deque
 
 import numpy as np
 import pytest
+import rclpy
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
@@ -24,6 +27,7 @@ from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
 from physis_ros.node.interfaces import (
     JOINT_STATES,
     JOINT_TRAJECTORY,
+    SAFETY_ESTOP,
     SAFETY_HEARTBEAT,
     SAFETY_STATUS,
     STREAM_STATUS,
@@ -86,9 +90,9 @@ class Stage:
         ros.every(TICK_S, self._move)
         ros.every(CHUNK_S, self._think)
 
-    def start(self, *buffer_parameters):
+    def start(self, *buffer_parameters, safety_parameters=("enabled_at_start:=true",)):
         self.buffer = self.ros.start("buffer_node", *buffer_parameters)
-        self.guard = self.ros.start("safety_node")
+        self.guard = self.ros.start("safety_node", *safety_parameters)
         return self
 
     def start_and_move(self, *buffer_parameters):
@@ -329,11 +333,53 @@ def test_stop_stays_until_reset_and_enable_holds(stage):
     stage.ros.wait(
         lambda: stage.ros.call(service("reset", Trigger), Trigger.Request()).success, "a reset"
     )
-    stage.wait_verdict(SafetyStatus.OK)
-    off = SetBool.Request(data=False)
-    assert stage.ros.call(service("enable", SetBool), off).success
-    stage.wait_verdict(SafetyStatus.HOLD, "disabled")
+    # Chunks flow again, and move nothing.
+    stage.wait_verdict(SafetyStatus.HOLD, "disarmed: a STOP came")
     assert not stage.verdict().enabled
+    on, off = SetBool.Request(data=True), SetBool.Request(data=False)
+    assert stage.ros.call(service("enable", SetBool), on).success
+    stage.wait_verdict(SafetyStatus.OK)
+    assert stage.ros.call(service("enable", SetBool), off).success
+    stage.wait_verdict(SafetyStatus.HOLD, "disarmed")
+    assert not stage.verdict().enabled
+    stage.assert_fine()
+
+
+def test_a_stop_answers_when_the_robot_rests_and_a_topic_stops_too(stage):
+    stage.start_and_move()
+    answer = stage.ros.call(service("estop", Trigger), Trigger.Request())
+    assert answer.success
+    assert re.match(r"STOP is latched; at rest after \d\.\d\d s", answer.message)
+    assert stage.speed < 1e-9
+    stage.assert_fine()
+    stage.ros.wait(
+        lambda: stage.ros.call(service("reset", Trigger), Trigger.Request()).success, "a reset"
+    )
+    stage.ros.publisher(SAFETY_ESTOP).publish(Bool(data=True))
+    stage.wait_verdict(SafetyStatus.STOP, "safety/estop is true")
+
+
+def test_a_real_robot_starts_disarmed_and_enable_says_what_is_missing(stage):
+    stage.sends_joints = False
+    stage.start(safety_parameters=())
+    enable, on = service("enable", SetBool), SetBool.Request(data=True)
+    stage.wait_verdict(SafetyStatus.HOLD, "joint_states")
+    answer = stage.ros.call(enable, on)
+    assert not answer.success
+    assert "never received" in answer.message
+    stage.sends_joints = True
+    stage.wait_verdict(SafetyStatus.HOLD, "disarmed: ~/enable arms")
+    # Somebody else who could move the robot bars it, by name.
+    other = rclpy.create_node("wild_commander", context=stage.ros.node.context)
+    publisher = other.create_publisher(JointTrajectory, JOINT_TRAJECTORY.name, 1)
+    stage.ros.wait(
+        lambda: "wild_commander publishes on" in stage.ros.call(enable, on).message,
+        "the other publisher to be named",
+    )
+    other.destroy_publisher(publisher)
+    other.destroy_node()
+    stage.ros.wait(lambda: stage.ros.call(enable, on).success, "arming")
+    stage.wait_verdict(SafetyStatus.OK)
     stage.assert_fine()
 
 

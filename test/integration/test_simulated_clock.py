@@ -15,12 +15,13 @@ import pytest
 from arm_stack import ArmStack
 from clock_source import BEGIN_S
 from restless_model import STEP_S, restless_model
+from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
-from physis_ros.node.interfaces import SAFETY_TELEOP_IN
+from physis_ros.node.interfaces import SAFETY_TELEOP_IN, Service
 from physis_ros.node.time_messages import seconds_to_duration, time_to_ns
 
 pytestmark = [pytest.mark.integration, pytest.mark.timed]
@@ -146,6 +147,9 @@ def test_a_command_with_a_stamp_of_wall_time_is_refused_with_the_reason(
         rejected,
     )
     timer.cancel()
+    # Also a message that is refused takes control, until it is handed back.
+    hand_back = Service(name="safety_node/hand_back", type=Trigger)
+    assert arm.ros.call(hand_back, Trigger.Request()).success
 
 
 def test_a_chunk_with_stamps_of_wall_time_is_refused_with_the_reason(clocked: ClockedArm) -> None:

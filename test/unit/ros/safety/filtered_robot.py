@@ -29,34 +29,38 @@ LIMITS = RobotLimits(
 )
 
 
+def controller(position, *, from_desired=True):
+    state = MotionState(position=np.array(position), velocity=np.zeros(3), acceleration=np.zeros(3))
+    return TrajectoryController(
+        ControllerConfig(joint_names=NAMES, interpolate_from_desired_state=from_desired), state
+    )
+
+
 class Robot:
     """A controller that plays what the filter forwards, on the filter's clock; it obeys exactly."""
 
     def __init__(self, config=None, position=(0.0, 0.0, 0.0)):
-        self.filter = SafetyFilter(LIMITS, config or SafetyConfig())
+        self.filter = SafetyFilter(LIMITS, config or SafetyConfig(arm_at_start=True))
         self.now_s = 100.0
         self.sees = True
-        state = MotionState(
-            position=np.array(position), velocity=np.zeros(3), acceleration=np.zeros(3)
-        )
-        self.controller = TrajectoryController(
-            ControllerConfig(joint_names=NAMES, interpolate_from_desired_state=True), state
-        )
+        self.acknowledges = True
+        self.controller = controller(position)
         self.path = [np.array(position)]
         self.tick = None
-        self.run(0.02)
+        self.run(0.3)
 
     @property
     def now(self):
         return Instant(steady_s=self.now_s, motion_s=self.now_s)
 
-    def play(self, forward):
+    def play(self, forward, sent_s=None):
+        """The controller takes what was sent at `sent_s` (now, if not given)."""
         if forward is None:
             return
         refused = self.controller.accept(
             Trajectory(
                 joint_names=NAMES,
-                start_s=self.now_s,
+                start_s=self.now_s if sent_s is None else sent_s,
                 points=tuple(
                     TrajectoryPoint(
                         time_from_start_s=float(t), positions=tuple(q), velocities=tuple(v)
@@ -67,7 +71,8 @@ class Robot:
             self.now_s,
         )
         assert refused is None
-        self.filter.handover.acknowledged(self.now_s)
+        if self.acknowledges:
+            self.filter.handover.acknowledged(self.now_s)
 
     def run(self, seconds):
         for _ in range(round(seconds / TICK_S)):
@@ -84,14 +89,17 @@ class Robot:
         zeros = np.zeros(3)
         return MotionState(position=self.path[-1], velocity=zeros, acceleration=zeros)
 
-    def command(self, times, positions, velocities=(), names=NAMES, source="model"):
-        decision = self.filter.offer(
+    def offer(self, times, positions, velocities=(), names=NAMES, source="model"):
+        return self.filter.offer(
             CommandedTrajectory(
                 joint_names=names, times_s=times, positions=positions, velocities=velocities
             ),
             source,
             self.now,
         )
+
+    def command(self, *args, **kwargs):
+        decision = self.offer(*args, **kwargs)
         self.play(decision.forward)
         return decision
 

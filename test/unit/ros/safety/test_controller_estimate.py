@@ -182,10 +182,47 @@ def test_doubt_lasts_until_every_motion_has_ended():
     assert made.lost == 1
     assert not made.settled(10.25)
     assert made.settled(10.31)
-    assert {round(float(end[0]), 6) for end in made.ends()} == {0.0, 1.0}
     made.rest_at(np.array([1.0]), 10.4)
     assert not made.uncertain
     assert made.end_s == 10.4
+
+
+def test_measured_joints_decide_which_motion_is_in_force():
+    for measured, rests_at in ((1.0, 1.0), (0.0, 0.0)):
+        made = estimate()
+        made.sent(points(10.3, 1.0), 10.0)
+        made.update(10.21)
+        assert made.uncertain
+        for tick in range(80):
+            now_s = 10.21 + 0.005 * tick
+            made.update(now_s)
+            made.compare(np.array([measured + 0.004]), now_s)
+        assert not made.uncertain
+        assert made.motion.state(10.7)[0] == pytest.approx([rests_at])
+
+
+def test_joints_that_fit_neither_motion_decide_nothing():
+    made = estimate()
+    made.sent(points(10.3, 1.0), 10.0)
+    for tick in range(100):
+        made.update(10.0 + 0.005 * tick)
+        made.compare(np.array([0.5]), 10.0 + 0.005 * tick)
+    assert made.uncertain
+
+
+def test_at_rest_two_positions_may_be_held_until_a_trajectory_is_taken():
+    made = estimate()
+    made.rest_at(np.array([0.02]), 10.0, or_at=np.array([0.0]))
+    seen = made.arrivals(10.1)
+    assert {round(float(q), 6) for q in seen.positions[:, 0]} == {0.0, 0.02}
+    made.sent(points(10.5, 1.0), 10.1)
+    made.acknowledged(10.11)
+    made.update(10.4)
+    seen = made.arrivals(10.4)
+    first = seen.positions[seen.at_s == 10.4]
+    assert 0.0 < first.min() < first.max() < 1.0
+    made.update(10.6)
+    assert np.allclose(made.arrivals(10.6).positions, 1.0)
 
 
 def test_a_brake_may_overtake_what_is_on_its_way():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from filtered_robot import LIMITS, NAMES, TICK_S, Robot, smooth, stream
+from filtered_robot import LIMITS, NAMES, TICK_S, Robot, controller, smooth, stream
 
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import CommandedTrajectory
@@ -69,21 +69,60 @@ def test_a_stop_is_latched_and_resets_only_by_hand_after_rest_and_cooldown():
     assert tick.finding.verdict is Verdict.STOP
     assert tick.forward is not None
     assert robot.command(*smooth(robot.now_s - begun_s, 0.4)).forward is None
-    assert "still braking" in robot.filter.reset(robot.now).reason
-    robot.run(0.5)
+    assert "the cause persists" in robot.filter.reset(robot.now).reason
+    robot.run(0.7)
     assert "cooling down" in robot.filter.reset(robot.now).reason
     assert robot.run(2.0).finding.verdict is Verdict.STOP
     robot.assert_resting()
     robot.assert_within_limits()
+    assert not robot.filter.arm(robot.now).done
     assert robot.filter.reset(robot.now).done
-    tick = robot.run(0.01)
-    assert tick.finding.verdict is Verdict.HOLD
     here = robot.path[-1].tolist()
+    # Chunks that go on flowing move nothing: a reset does not arm.
+    for _ in range(20):
+        assert robot.command([0.1], [here], [[0.0] * 3]).forward is None
+        tick = robot.run(0.1)
+    assert tick.finding.reason == "disarmed: a STOP came; ~/reset, then ~/enable"
+    robot.assert_resting()
+    assert robot.filter.arm(robot.now).done
     robot.command([0.1], [here], [[0.0] * 3])
     assert robot.run(0.01).finding.verdict is Verdict.OK
 
 
-def test_a_teleoperator_pre_empts_the_model_until_silent():
+def test_it_starts_disarmed_and_says_all_that_is_not_right():
+    robot = Robot(SafetyConfig())
+    assert robot.tick.finding.reason == "disarmed: ~/enable arms"
+    here = robot.path[-1].tolist()
+    assert robot.command([0.3], [here], [[0.0] * 3]).forward is None
+    robot.filter.handover.set_listening(False)
+    robot.filter.surroundings(["/rqt publishes on it, too"])
+    robot.filter.joints.see(NAMES, [0.1, 0.0, 0.0], [], robot.now_s)
+    answer = robot.filter.arm(robot.now)
+    assert not answer.done
+    for part in ("lift moved by 0.1", "no subscriber", "/rqt publishes on it, too"):
+        assert part in answer.reason
+    robot.filter.handover.set_listening(True)
+    robot.filter.surroundings([])
+    robot.run(0.3)
+    assert robot.filter.arm(robot.now).done
+    assert robot.command([0.3], [here], [[0.0] * 3]).forward is not None
+
+
+def test_what_is_wrong_around_it_disarms_and_brakes():
+    robot = Robot()
+    stream(robot, 1.0, robot.now_s)
+    robot.filter.surroundings(["/rqt publishes on it, too"])
+    tick = robot.run(0.005)
+    assert tick.finding.reason == "disarmed: /rqt publishes on it, too"
+    assert tick.forward is not None
+    robot.filter.surroundings([])
+    robot.run(1.0)
+    robot.assert_resting()
+    robot.assert_within_limits()
+    assert not robot.filter.enabled
+
+
+def test_a_teleoperator_pre_empts_the_model_until_it_hands_back():
     robot = Robot()
     begun_s = robot.now_s
     stream(robot, 1.0, begun_s)
@@ -92,25 +131,49 @@ def test_a_teleoperator_pre_empts_the_model_until_silent():
     assert robot.command([0.5], [goal], [[0.0] * 3], source="teleop").forward is not None
     answer = robot.command(*smooth(robot.now_s - begun_s, 0.4))
     assert answer.forward is None
-    assert answer.finding.reason == "model: pre-empted by teleop"
+    assert answer.finding.reason == ("model: pre-empted by teleop; ~/hand_back gives control back")
     assert robot.run(0.1).finding.verdict is Verdict.OK
-    robot.run(0.6)
+    tick = robot.run(3.0)
+    assert tick.finding.verdict is Verdict.HOLD
+    assert "teleop: in control, no command for 3.1 s; ~/hand_back" in tick.finding.reason
     here = robot.path[-1].tolist()
+    assert robot.command([0.1], [here], [[0.0] * 3]).forward is None
+    assert robot.filter.hand_back(robot.now).reason == "teleop handed back; the model is in control"
     assert robot.command([0.1], [here], [[0.0] * 3]).forward is not None
     assert robot.filter.source == "model"
     robot.assert_within_limits()
 
 
-def test_disabled_brakes_and_refuses():
+@pytest.mark.parametrize("bad", ["jump", "nan", "in flight"])
+def test_a_command_of_a_teleoperator_that_is_refused_ends_the_models_motion(bad):
+    robot = Robot()
+    begun_s = robot.now_s
+    stream(robot, 1.0, begun_s)
+    if bad == "in flight":
+        forward = robot.filter.offer(_window(robot, begun_s), "model", robot.now).forward
+        assert forward is not None
+    here, _ = robot.filter.commanded(robot.now)
+    goal = [float("nan")] * 3 if bad == "nan" else (here + 1.0).tolist()
+    assert robot.command([0.1], [goal], [[0.0] * 3], source="teleop").forward is None
+    assert robot.run(0.005).forward is not None
+    for _ in range(10):
+        assert robot.command(*smooth(robot.now_s - begun_s, 0.4)).forward is None
+        robot.run(0.1)
+    robot.assert_resting()
+    robot.assert_within_limits()
+    assert np.abs(robot.path[-1] - here).max() < 0.2
+
+
+def test_disarmed_it_brakes_and_refuses():
     robot = Robot()
     stream(robot, 1.0, robot.now_s)
-    robot.filter.enable(False)
-    assert robot.run(0.005).finding.reason == "disabled"
-    robot.run(0.5)
+    robot.filter.disarm(robot.now)
+    assert robot.run(0.005).finding.reason == "disarmed: ~/enable arms"
+    robot.run(0.7)
     robot.assert_resting()
     assert robot.command([0.1], [robot.path[-1].tolist()]).forward is None
-    robot.filter.enable(True)
-    assert robot.run(0.01).finding.reason == "no command since enabling"
+    assert robot.filter.arm(robot.now).done
+    assert robot.run(0.01).finding.reason == "no command since arming"
 
 
 def test_a_robot_that_does_not_obey_is_stopped():
@@ -128,36 +191,141 @@ def test_a_robot_that_does_not_obey_is_stopped():
     assert tick.finding.reason.startswith("tracking: ")
 
 
-def test_a_robot_moved_by_somebody_else_is_followed_while_idle():
+def _guided(robot, goal, seconds):
+    """A hand takes the idle robot to `goal`; the controller, which starts from there, lets it."""
+    start = robot.path[-1]
+    ticks = round(seconds / TICK_S)
+    for number in range(1, ticks + 1):
+        at = start + (np.array(goal) - start) * number / ticks
+        robot.filter.joints.see(NAMES, at.tolist(), [], robot.now_s)
+        robot.tick = robot.filter.tick(robot.now)
+        robot.path.append(at)
+        robot.now_s += TICK_S
+
+
+def test_an_idle_robot_is_where_it_is_measured():
     robot = Robot()
-    robot.run(1.5)
-    for _ in range(100):
-        robot.filter.joints.see(NAMES, [1.0, 0.0, 0.0], [], robot.now_s)
+    robot.run(0.5)
+    _guided(robot, [0.3, 0.0, 0.0], 0.5)
+    assert robot.tick.finding.reason.startswith("moved by something else: joint_states: lift moved")
+    assert robot.filter.commanded(robot.now)[0] == pytest.approx([0.3, 0.0, 0.0], abs=0.003)
+    # While it moves no command is accepted, at rest only one that begins where it is.
+    here = robot.path[-1].tolist()
+    assert robot.command([0.3], [here], [[0.0] * 3]).forward is None
+    _guided(robot, [0.3, 0.0, 0.0], 0.3)
+    assert robot.command([0.1], [[-0.15, 0.0, 0.0]], [[0.0] * 3]).finding.reason.startswith(
+        "model: rejected: jump: lift"
+    )
+    assert robot.command([0.3], [here], [[0.0] * 3]).forward is not None
+
+
+@pytest.mark.parametrize("taken_late_s", [0.0, 0.15])
+@pytest.mark.parametrize("from_desired", [True, False])
+def test_the_first_command_after_hand_guiding_keeps_the_limits(taken_late_s, from_desired):
+    """A controller that was activated again starts from the measured state."""
+    robot = Robot()
+    robot.run(0.5)
+    _guided(robot, [0.3, 0.0, 0.0], 0.5)
+    _guided(robot, [0.3, 0.0, 0.0], 0.5)
+    robot.controller = controller(robot.path[-1], from_desired=from_desired)
+    times, positions, velocities = smooth(0.0, 0.6, scale=0.05)
+    positions = (np.array(positions) + robot.path[-1]).tolist()
+    robot.path = robot.path[-1:]
+    decision = robot.offer(times, positions, velocities)
+    assert decision.forward is not None
+    robot.run(taken_late_s)
+    robot.play(decision.forward, sent_s=robot.now_s - taken_late_s)
+    robot.run(1.0)
+    robot.assert_within_limits()
+    assert np.abs(robot.path[-1] - robot.path[0]).max() > 0.01
+
+
+def test_noise_of_the_sensors_changes_nothing():
+    robot = Robot()
+    robot.run(0.5)
+    changes = robot.filter.handover.changes
+    for number in range(200):
+        noise = 0.0009 if number % 2 else -0.0009
+        robot.filter.joints.see(NAMES, [noise, 0.0, 0.0], [], robot.now_s)
         tick = robot.filter.tick(robot.now)
         robot.now_s += TICK_S
-    assert tick.finding.verdict is Verdict.HOLD
-    assert robot.filter.commanded(robot.now)[0] == pytest.approx([1.0, 0.0, 0.0])
+    assert robot.filter.handover.changes == changes
+    assert tick.finding.reason == "no command yet"
 
 
-def test_hold_is_from_the_commanded_state():
+def test_a_robot_that_sags_rests_where_it_is_measured_and_may_hold_what_was_commanded():
     robot = Robot()
-    sagging = [-0.02, 0.0, 0.0]
-    for _ in range(40):
-        robot.filter.joints.see(NAMES, sagging, [], robot.now_s)
+    robot.run(0.5)
+    for _ in range(100):
+        robot.filter.joints.see(NAMES, [-0.02, 0.0, 0.0], [], robot.now_s)
         robot.filter.tick(robot.now)
         robot.now_s += TICK_S
-    robot.filter.estop(robot.now)
-    # It rests where it was told to; there is nothing to tell it.
-    assert robot.filter.tick(robot.now).forward is None
-    assert robot.filter.commanded(robot.now)[0] == pytest.approx([0.0, 0.0, 0.0])
+    assert robot.filter.commanded(robot.now)[0] == pytest.approx([-0.02, 0.0, 0.0])
+    seen = robot.filter.handover.estimate().arrivals(robot.now_s)
+    assert {round(float(q), 3) for q in seen.positions[:, 0]} == {-0.02, 0.0}
 
 
-def test_a_measured_position_beyond_its_limit_is_a_stop():
+def test_measured_samples_beyond_a_limit_are_a_stop_where_they_last():
     robot = Robot()
-    robot.filter.joints.see(NAMES, [1.7, 0.0, 0.0], [], robot.now_s)
-    tick = robot.filter.tick(robot.now)
+    for number in range(3):
+        robot.filter.joints.see(NAMES, [0.0] * 3, [3.5, 0.0, 0.0], robot.now_s)
+        tick = robot.filter.tick(robot.now)
+        assert (tick.finding.verdict is Verdict.STOP) is (number == 2)
+        robot.now_s += TICK_S
+    assert tick.finding.reason.startswith("measured velocity: lift: 3.5")
+    assert tick.finding.reason.endswith("in 3 of the last 10 messages")
+
+
+def test_a_stop_brakes_also_where_nobody_knows_what_the_controller_plays():
+    """One subscriber hangs, so nothing is acknowledged, but the controller takes everything."""
+    robot = Robot()
+    robot.run(0.3)
+    long_way = robot.filter.offer(
+        CommandedTrajectory(
+            joint_names=NAMES,
+            times_s=[2.0, 4.8],
+            positions=[[0.6, 0.0, 0.0], [1.4, 0.0, 0.0]],
+            velocities=[[0.5, 0.0, 0.0], [0.0] * 3],
+        ),
+        "model",
+        robot.now,
+    ).forward
+    assert long_way is not None
+    robot.acknowledges = False
+    robot.play(long_way)
+    robot.run(0.35)
+    assert robot.filter.handover.unreachable()
+    robot.run(0.9)
+    before = robot.path[-1]
+    robot.filter.estop(robot.now)
+    robot.run(1.2)
+    robot.assert_resting()
+    robot.assert_within_limits()
+    assert np.abs(robot.path[-1] - before).max() < 0.3
+    robot.run(0.5)
+    assert robot.filter.stopping == ""
+    assert robot.filter.reset(robot.now).done
+
+
+def test_a_stop_is_repeated_and_says_that_the_robot_moves_on():
+    robot = Robot()
+    stream(robot, 1.0, robot.now_s)
+    robot.filter.estop(robot.now)
+    brakes = 0
+    for _ in range(round(3.0 / TICK_S)):
+        # Somebody else drives it, slowly.
+        robot.path.append(robot.path[-1] + np.array([0.001, 0.0, 0.0]))
+        robot.filter.joints.see(NAMES, robot.path[-1].tolist(), [], robot.now_s)
+        tick = robot.filter.tick(robot.now)
+        brakes += tick.forward is not None
+        if tick.forward is not None:
+            robot.filter.handover.acknowledged(robot.now_s)
+        robot.now_s += TICK_S
+    assert brakes >= 3
     assert tick.finding.verdict is Verdict.STOP
-    assert "measured position: lift: 1.7" in tick.finding.reason
+    assert "NOT AT REST after 3.0 s: joint_states: lift moved" in tick.finding.reason
+    assert robot.filter.stopping
+    assert not robot.filter.reset(robot.now).done
 
 
 def test_frozen_joint_states_are_not_fresh():
@@ -251,7 +419,7 @@ def test_what_was_judged_before_a_stop_is_overtaken_by_it():
 
 
 def test_a_forward_position_controller_needs_no_acknowledgement():
-    robot = Robot(SafetyConfig(late_s=0.0, acknowledged=False))
+    robot = Robot(SafetyConfig(late_s=0.0, acknowledged=False, arm_at_start=True))
     robot.command([0.3], [[0.1, 0.0, 0.0]], [[0.0] * 3])
     assert not robot.filter.handover.in_flight
     robot.run(0.1)

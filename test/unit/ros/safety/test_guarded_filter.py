@@ -28,12 +28,17 @@ class Bench:
         self.now_s = 100.0
         self.forwarded, self.positions, self.changes = [], [], []
         self.guard = GuardedFilter(
-            SafetyFilter(LIMITS, SafetyConfig()),
+            SafetyFilter(LIMITS, SafetyConfig(arm_at_start=True)),
             now=lambda: Instant(steady_s=self.now_s, motion_s=self.now_s),
             forward=self.forwarded.append,
             position=self.positions.append,
             changed=self.changes.append,
         )
+
+        self.see_and_tick(45)
+        self.forwarded.clear()
+        self.positions.clear()
+        self.changes.clear()
 
     def see_and_tick(self, ticks=1):
         for _ in range(ticks):
@@ -70,15 +75,29 @@ def test_a_stop_brakes_in_the_same_call_and_a_reset_says_why_not():
     bench.command(0.3)
     bench.guard.acknowledged()
     bench.see_and_tick(20)
-    bench.guard.estop()
+    bench.guard.estop("by hand")
     assert len(bench.forwarded) == 2
     assert bench.guard.finding.verdict is Verdict.STOP
     assert "still braking" in bench.guard.reset().reason
     bench.guard.acknowledged()
     bench.see_and_tick(400)
     assert bench.guard.reset().done
-    bench.guard.enable(False)
-    assert bench.guard.finding.reason == "disabled"
+    assert bench.guard.finding.reason == "disarmed: a STOP came; ~/reset, then ~/enable"
+    assert bench.guard.arm().done
+    bench.guard.disarm()
+    assert bench.guard.finding.reason == "disarmed: ~/enable arms"
+
+
+def test_a_position_controller_gets_points_only_while_armed_or_braking():
+    bench = Bench()
+    bench.guard.disarm()
+    bench.see_and_tick(50)
+    bench.positions.clear()
+    bench.see_and_tick(50)
+    assert bench.positions == []
+    assert bench.guard.arm().done
+    bench.see_and_tick(3)
+    assert len(bench.positions) == 4
 
 
 def test_a_jump_of_the_stamps_clock_alone_moves_nothing():
@@ -118,7 +137,7 @@ def test_ticks_go_on_while_a_command_is_judged(monkeypatch):
     assert judging.wait(10.0)
     # The lock is free: a tick, and a stop that the judgement must not overtake.
     bench.guard.tick()
-    bench.guard.estop()
+    bench.guard.estop("by hand")
     may_end.set()
     thread.join(10.0)
     assert answers[0].forward is None

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from physis_ros.robot.joint_limits import RobotLimits
-from physis_ros.safety.joint_watch import JointWatch
+from physis_ros.safety.joint_watch import JointRules, JointWatch
 
 LIMITS = RobotLimits(
     names=("lift", "spin"),
@@ -18,7 +18,7 @@ LIMITS = RobotLimits(
 
 @pytest.fixture
 def watch():
-    return JointWatch(LIMITS, timeout_s=0.1)
+    return JointWatch(LIMITS, JointRules(timeout_s=0.1, bad_samples=1, sample_window=1))
 
 
 def test_joints_come_permuted_with_extras_and_from_several_publishers(watch):
@@ -59,7 +59,8 @@ def test_limits_and_speed_of_the_measured_robot(watch):
     watch.see(["lift", "spin"], [1.04, 50.0], [math.nan, 0.0], 1.0)
     assert watch.out_of_limits() == ""
     watch.see(["lift", "spin"], [1.2, 0.0], [0.0, 0.0], 1.0)
-    assert watch.out_of_limits() == "measured position: lift: 1.2000 beyond 1.0000"
+    assert watch.beyond_limits() == "measured position: lift: 1.2000 beyond 1.0000"
+    assert watch.out_of_limits() == watch.beyond_limits() + ", in 1 of the last 1 messages"
     watch.see(["lift", "spin"], [0.0, 0.0], [0.0, -3.5], 1.0)
     assert "measured velocity: spin: 3.5000" in watch.out_of_limits()
 
@@ -68,3 +69,43 @@ def test_distance_is_the_short_way_on_continuous_joints(watch):
     watch.see(["lift", "spin"], [0.0, math.pi - 0.05], [], 1.0)
     assert watch.away_from([0.0, -math.pi + 0.05], 0.2) == ""
     assert "tracking: lift: 0.5000" in watch.away_from([0.5, math.pi], 0.2)
+
+
+def test_a_bounded_number_of_bad_samples_in_a_window_is_no_stop():
+    watch = JointWatch(LIMITS, JointRules(bad_samples=3, sample_window=10))
+    for number in range(30):
+        # Twice in ten: noise of the sensor.
+        speed = 3.5 if number % 5 == 0 else 0.0
+        watch.see(["lift", "spin"], [0.0, 0.0], [0.0, speed], 1.0 + 0.008 * number)
+        assert watch.out_of_limits() == ""
+    for number in range(2):
+        watch.see(["lift", "spin"], [0.0, 0.0], [0.0, 3.5], 2.0 + 0.008 * number)
+    assert watch.out_of_limits().endswith("in 3 of the last 10 messages")
+
+
+def test_rest_is_a_band_that_no_joint_leaves_for_a_while():
+    watch = JointWatch(LIMITS, JointRules(rest_tolerance=0.002, rest_time_s=0.2))
+    assert "never received" in watch.moving(1.0)
+    for number in range(27):
+        noise = 0.0015 if number % 2 else -0.0004
+        watch.see(["lift", "spin"], [noise, 0.0], [], 1.0 + 0.008 * number)
+        assert bool(watch.moving(1.0 + 0.008 * number)) is (number < 26)
+    watch.see(["lift", "spin"], [0.01, 0.0], [], 1.208)
+    assert "lift moved by 0.0" in watch.moving(1.208)
+    assert "0.00 s of 0.2 s" in watch.moving(1.208)
+    # Slow motion is not rest.
+    for number in range(100):
+        watch.see(["lift", "spin"], [0.02 * 0.008 * number, 0.0], [], 2.0 + 0.008 * number)
+        assert number < 2 or watch.moving(2.0 + 0.008 * number)
+    assert "nothing for" in watch.moving(5.0)
+
+
+def test_velocity_is_the_slope_where_none_is_measured():
+    watch = JointWatch(LIMITS, JointRules())
+    for number in range(20):
+        watch.see(["lift", "spin"], [0.5 * 0.008 * number, 0.0], [], 1.0 + 0.008 * number)
+    assert watch.without_velocity
+    assert watch.velocity == pytest.approx([0.5, 0.0])
+    watch.see(["lift", "spin"], [0.1, 0.0], [0.7, 0.1], 1.2)
+    assert not watch.without_velocity
+    assert watch.velocity == pytest.approx([0.7, 0.1])

@@ -67,7 +67,7 @@ class World:
         self.random, self.lose, self.slow_to_take = random, lose, slow_to_take
         self.extreme = extreme
         self.now_s = 1000.0
-        self.filter = SafetyFilter(LIMITS, SafetyConfig(late_s=late_s))
+        self.filter = SafetyFilter(LIMITS, SafetyConfig(late_s=late_s, arm_at_start=True))
         self.timeline = ChunkTimeline(
             LIMITS.scaled(velocity=0.95, acceleration=0.6), TimelineConfig(lead_s=0.06)
         )
@@ -85,7 +85,7 @@ class World:
         self.verdicts: list[Verdict] = []
         self.sees, self.chunks = True, 0
         self._safety_s = self._controller_s = self.now_s
-        self.run(0.02)
+        self.run(0.3)
 
     @property
     def now_ns(self):
@@ -257,10 +257,11 @@ def play(world, random, happenings, apart_s=0.14):
             world.filter.estop(world.now)
         elif happening == "reset":
             world.filter.reset(world.now)
+            world.filter.arm(world.now)
         elif happening == "off":
-            world.filter.enable(False)
+            world.filter.disarm(world.now)
         elif happening == "on":
-            world.filter.enable(True)
+            world.filter.arm(world.now)
         world.follow_commanded()
         if happening != "silent":
             world.chunk(wave.points(world.now_s))
