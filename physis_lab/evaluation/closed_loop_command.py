@@ -22,7 +22,8 @@ from physis_core.observe.result_file import write_result
 from physis_core.types import UserError
 from physis_lab.evaluation.closed_loop import ClosedLoopConfig
 from physis_lab.evaluation.fast_report import evaluate_fast
-from physis_lab.tasks.task import TASKS, make_task
+from physis_lab.tasks import TASKS
+from physis_lab.tasks.task import make_task
 
 
 def main() -> int:

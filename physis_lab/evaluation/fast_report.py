@@ -36,8 +36,9 @@ from physis_lab.evaluation.closed_loop import (
 )
 from physis_lab.evaluation.intervals import mean_interval, wilson
 from physis_lab.evaluation.policies import ExpertPolicy, ModelPolicy
+from physis_lab.tasks import TASKS
 from physis_lab.tasks.outcome import Outcome, Rule, StaysNear
-from physis_lab.tasks.task import TASKS, Task, make_task
+from physis_lab.tasks.task import Task, make_task
 
 
 def evaluate_fast(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import array
 import json
 import sys
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,18 +19,11 @@ import numpy as np
 
 from physis_core.observe.framelog import FrameLog
 from physis_core.types import UserError
-from physis_ros.node.base import BaseParameters, PhysisNode, main
+from physis_lab.robot.parameters import RecorderParameters
+from physis_ros.node.base import PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb
 from physis_ros.node.interfaces import SAFETY_STATUS, STREAM_STATUS, Topic, camera_raw
-from physis_ros.node.parameters import REQUIRED, param
 from physis_ros.node.time_messages import time_to_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecorderParameters(BaseParameters):
-    record_path: str = param(REQUIRED, description="Directory to write to; created if missing")
-    camera: str = param("front", description="Name of the camera to record")
-    max_frames: int = param(100_000, description="Maximum number of recorded frames", minimum=1)
 
 
 class RecorderNode(PhysisNode[RecorderParameters]):

@@ -37,7 +37,7 @@ from physis_lab.robot.conversions import (
     put_stamp,
     trajectory_of,
 )
-from physis_lab.robot.robot_sim_parameters import RobotSimParameters
+from physis_lab.robot.parameters import RobotSimParameters
 from physis_lab.robot.simulated_robot import RobotTick, SimulatedRobot
 from physis_lab.tasks.task import make_task
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
@@ -86,6 +86,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
     # Life cycle --------------------------------------------------------------------------------
 
     def configure(self) -> None:
+        self._joint_names = [f"{self.params.joint_prefix}{name}" for name in JOINT_NAMES]
         self._model = build_model(props=make_task(self.params.task, self.params.task_seed).props)
         # Create and close a camera first, so that a missing EGL is reported before anything runs.
         Camera(self._model, width=self.params.width, height=self.params.height).close()
@@ -105,7 +106,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
             self._model,
             make_task(p.task, p.task_seed),
             controller=ControllerConfig(
-                joint_names=JOINT_NAMES,
+                joint_names=tuple(self._joint_names),
                 interpolate_from_desired_state=p.interpolate_from_desired_state,
                 cmd_timeout_s=p.cmd_timeout_s,
             ),
@@ -230,7 +231,7 @@ class RobotSimNode(PhysisNode[RobotSimParameters]):
         if fault == "freeze" and frozen is not None:
             self._joint_states.publish(frozen)
             return frozen
-        message = JointState(name=list(JOINT_NAMES))
+        message = JointState(name=self._joint_names)
         put_stamp(message.header, stamp_ns)
         message.position = tick.position.tolist()
         message.velocity = tick.velocity.tolist()

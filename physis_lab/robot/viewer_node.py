@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import glfw
@@ -17,17 +16,12 @@ from OpenGL import GL
 
 from physis_core.observe.video import BAR_PX, SIDE_PX, draw_age
 from physis_core.types import UserError
-from physis_ros.node.base import EXIT_OK, BaseParameters, PhysisNode, main
+from physis_lab.robot.parameters import ViewerParameters
+from physis_ros.node.base import EXIT_OK, PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb
 from physis_ros.node.interfaces import STREAM_STATUS, camera_raw
-from physis_ros.node.parameters import param
 
 SIZE = (SIDE_PX, SIDE_PX + BAR_PX)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewerParameters(BaseParameters):
-    camera: str = param("front", description="Name of the camera to show")
 
 
 class ViewerNode(PhysisNode[ViewerParameters]):

@@ -46,6 +46,7 @@ from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.arm.plant import Plant
 from physis_lab.arm.scene import CAMERA_NAME, build_model
+from physis_lab.tasks import TASKS
 from physis_lab.tasks.ball import JUMP_PERIOD_S
 from physis_lab.tasks.demonstrations import (
     EXPERT_STEP_S,
@@ -55,7 +56,7 @@ from physis_lab.tasks.demonstrations import (
     reach_motion,
 )
 from physis_lab.tasks.push_demonstrations import push_motion
-from physis_lab.tasks.task import TASKS, make_task
+from physis_lab.tasks.task import make_task
 
 RENDER_SIZE = 128
 IMAGE_SIZE = (64, 64)

@@ -16,6 +16,7 @@ import numpy as np
 
 from physis_core.types import Array, UserError
 from physis_lab.arm.scene import Props
+from physis_lab.tasks import TASKS
 from physis_lab.tasks.ball import JUMP_PERIOD_S, Follow, Reach
 from physis_lab.tasks.outcome import Outcome, Rule
 from physis_lab.tasks.push import Push
@@ -54,9 +55,6 @@ class Task(Protocol):
     def goal(self, t_s: float) -> Array:
         """Goal of the end effector, or of the object if there is one, [3] m at `t_s`."""
         ...
-
-
-TASKS: tuple[str, ...] = ("follow", "follow_jumps", "reach", "push")
 
 
 def make_task(name: str, seed: int) -> Task:

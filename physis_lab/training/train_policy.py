@@ -42,8 +42,9 @@ from physis_core.model.tiny.config import TinyConfig, read_config
 from physis_core.model.tiny.loading import load_frame_coder
 from physis_core.model.tiny.network import TinyNetwork
 from physis_core.types import KVMode, UserError
+from physis_lab.tasks import TASKS
 from physis_lab.tasks.episodes import EpisodeConfig, generate
-from physis_lab.tasks.task import TASKS, make_task
+from physis_lab.tasks.task import make_task
 from physis_lab.training.dataset import EpisodeSet, SamplingConfig, SequenceBatch
 from physis_lab.training.objective import Locator, clean_parts, history_errors, sequence_losses
 from physis_lab.training.predicted_frames import PredictedFramesConfig, make_predicted_frames

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.engine.pipeline_parameters import PipelineParameters
-from physis_ros.node.interfaces import ACTION_CHUNK_DEADLINE_S, ACTION_CHUNK_LEASE_S
 from physis_ros.node.parameters import REQUIRED, param
 
 
@@ -141,14 +140,14 @@ class EngineParameters(PipelineParameters):
         maximum=0.99,
     )
     deadline_s: float = param(
-        ACTION_CHUNK_DEADLINE_S,
+        0.5,
         description="DDS deadline offered on action_chunk",
         unit="s",
         minimum=0.001,
         maximum=3600.0,
     )
     lease_s: float = param(
-        ACTION_CHUNK_LEASE_S,
+        1.0,
         description="DDS liveliness lease offered on action_chunk",
         unit="s",
         minimum=0.1,

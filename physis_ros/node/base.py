@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
@@ -24,7 +23,8 @@ from physis_core.types import UserError
 from physis_ros.node.clock import ClockJump, NodeClock, TimerCallback
 from physis_ros.node.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
 from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
-from physis_ros.node.parameters import NodeParameters, param
+from physis_ros.node.node_parameters import NodeParameters
+from physis_ros.node.parameters import BaseParameters
 from physis_ros.node.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
 
 __all__ = [
@@ -42,20 +42,6 @@ __all__ = [
 ]
 
 _DIAGNOSTICS_PERIOD_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseParameters:
-    """Parameters of every node; the dataclass of a node derives from this one."""
-
-    autostart: bool = param(True, description="Configure and activate at start")
-    clock_jump_s: float = param(
-        1.0,
-        description="A larger change of ROS time against steady time is a clock jump",
-        unit="s",
-        minimum=0.01,
-        maximum=3600.0,
-    )
 
 
 P = TypeVar("P", bound=BaseParameters)

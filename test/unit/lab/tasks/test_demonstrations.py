@@ -8,9 +8,9 @@ import pytest
 from physis_lab.arm.kinematics import Kinematics
 from physis_lab.arm.limits import UR5E_LIMITS
 from physis_lab.arm.scene import BALL_RADIUS_M, TOOL_TIP_M, build_model
+from physis_lab.tasks import TASKS
 from physis_lab.tasks.demonstrations import EXPERT_POINTS, Motion
 from physis_lab.tasks.episodes import DEMONSTRATORS
-from physis_lab.tasks.task import TASKS
 
 
 def made(task: str, frames: int = 30) -> Motion:

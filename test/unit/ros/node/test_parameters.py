@@ -12,7 +12,8 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from physis_core.types import UserError
-from physis_ros.node.parameters import REQUIRED, NodeParameters, declarations, param, resolve
+from physis_ros.node.node_parameters import NodeParameters, descriptor_of
+from physis_ros.node.parameters import REQUIRED, declarations, param, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,10 @@ def test_names_and_types_come_from_the_dataclass() -> None:
     found = {d.name: d for d in declarations(Settings)}
     assert list(found) == ["rate_hz", "depth", "mode", "names", "weights", "blend"]
     assert found["weights"].is_array
-    assert found["rate_hz"].descriptor().floating_point_range[0].to_value == 100.0
-    assert found["rate_hz"].descriptor().description == "rate [Hz]"
-    assert found["names"].descriptor().read_only
-    assert not found["blend"].descriptor().read_only
+    assert descriptor_of(found["rate_hz"]).floating_point_range[0].to_value == 100.0
+    assert descriptor_of(found["rate_hz"]).description == "rate [Hz]"
+    assert descriptor_of(found["names"]).read_only
+    assert not descriptor_of(found["blend"]).read_only
 
 
 @pytest.mark.parametrize(

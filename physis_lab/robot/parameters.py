@@ -1,12 +1,13 @@
-"""Parameters of robot_sim_node. The values are in config/robot_sim_node.param.yaml."""
+"""Parameters of the lab's nodes, apart from the nodes because a launcher reads them. Those of
+robot_sim_node have their values in config/robot_sim_node.param.yaml.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_lab.tasks.task import TASKS
-from physis_ros.node.base import BaseParameters
-from physis_ros.node.parameters import param
+from physis_lab.tasks import TASKS
+from physis_ros.node.parameters import REQUIRED, BaseParameters, param
 
 CAMERA_FAULTS = ("none", "loss", "freeze", "freeze_restamped")
 JOINT_FAULTS = ("none", "loss", "freeze", "nan", "missing_joint")
@@ -49,6 +50,7 @@ class RobotSimParameters(BaseParameters):
         minimum=0,
         maximum=98,
     )
+    joint_prefix: str = param("", description="In front of each joint's name, as a driver has it")
     record_path: str = param("", description="Directory for arm.rows; empty: no record")
     camera_fault: str = param(
         "none", description="Camera fault to simulate", choices=CAMERA_FAULTS, runtime=True
@@ -56,3 +58,15 @@ class RobotSimParameters(BaseParameters):
     joint_states_fault: str = param(
         "none", description="joint_states fault to simulate", choices=JOINT_FAULTS, runtime=True
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderParameters(BaseParameters):
+    record_path: str = param(REQUIRED, description="Directory to write to; created if missing")
+    camera: str = param("front", description="Name of the camera to record")
+    max_frames: int = param(100_000, description="Maximum number of recorded frames", minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewerParameters(BaseParameters):
+    camera: str = param("front", description="Name of the camera to show")
