@@ -15,7 +15,7 @@ from physis_core.model.description import ModelDescription
 from physis_core.model.registry import ModelRef, describe, families, find_model, registrations
 from physis_core.types import UserError
 from physis_ros.node.model_file import named_model, shipped_models
-from physis_ros.robot.joint_limits import load_limits_file
+from physis_ros.robot.limits_files import load_limits_file
 from physis_ros.robot.robot_files import robot_file_path
 
 SUMMARY = "list the models; show what one is, what it needs and what is missing"

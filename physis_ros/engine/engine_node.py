@@ -78,7 +78,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         model = named_model(params.model)
         described = describe(model)
         self._contract = contract = wam_contract(params.model, described)
-        check_robot_joints(contract.joint_names, params.robot_file)
+        check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
         self._period_s = params.period_s or described.period_s or 0.0
         if not self._period_s:
             raise UserError("period_s", params.period_s, "the model names none: set it")

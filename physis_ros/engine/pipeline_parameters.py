@@ -1,14 +1,18 @@
-"""Parameters of nodes with an engine: partition of the pipeline, devices and workers."""
+"""Parameters of nodes with an engine: partition of the pipeline, devices and workers.
+
+Imports no torch: a launcher reads them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from physis_core.deployment.deployment import Deployment, simple_deployment
 from physis_core.model.registry import ModelRef
-from physis_ros.node.base import BaseParameters
-from physis_ros.node.parameters import param
+from physis_ros.node.parameters import BaseParameters, param
+
+if TYPE_CHECKING:
+    from physis_core.deployment.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +21,9 @@ class PipelineParameters(BaseParameters):
         "",
         description="The robot's file (a name in config/robots, or a path): a model of other "
         "joints is refused; empty: not checked",
+    )
+    joint_prefix: str = param(
+        "", description="In front of the joint names of robot_file, where the model leaves it out"
     )
     partition: str = param(
         "block",
@@ -51,6 +58,8 @@ class PipelineParameters(BaseParameters):
 
     def deployment(self, model: ModelRef, **more: Any) -> Deployment:
         """A deployment of `model` with these parameters; `more`: further fields of Deployment."""
+        from physis_core.deployment.deployment import simple_deployment
+
         return simple_deployment(
             model,
             partition=self.partition,

@@ -77,7 +77,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._sync = ObservationSync(
             SyncConfig(
                 cameras=self._inputs.camera_names,
-                joints=self._inputs.joint_names,
+                joints=self._inputs.sensor_joints,
                 slop_s=params.slop_s,
                 max_age_s=params.max_age_s,
                 future_s=params.future_s,
@@ -151,7 +151,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         assert self._inputs is not None, "subscriptions live between activate and cleanup"
         try:
             stamp_ns = time_to_ns(message.header.stamp)
-            readings = joint_readings(message, self._inputs.joint_names, stamp_ns=stamp_ns)
+            readings = joint_readings(message, self._inputs.sensor_joints, stamp_ns=stamp_ns)
         except UserError as error:
             self._note_unreadable("joint_states", error)
             return

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from physis_core.model.description import check_names
 from physis_core.model.registry import describe
 from physis_core.types import UserError
-from physis_ros.node.base import BaseParameters
 from physis_ros.node.model_file import named_model
-from physis_ros.node.parameters import param
+from physis_ros.node.parameters import BaseParameters, param
+from physis_ros.robot.joint_readings import with_prefix
 from physis_ros.robot.robot_files import check_robot_joints
 
 
@@ -28,6 +28,11 @@ class ObservationParameters(BaseParameters):
         "",
         description="The robot's file (a name in config/robots, or a path): a model that moves "
         "other joints is refused; empty: not checked",
+    )
+    joint_prefix: str = param(
+        "",
+        description="In front of each joint's name in the robot's messages (UR: tf_prefix); the "
+        "model and robot_file may leave it out",
     )
     camera_names: tuple[str, ...] = param(
         (), description="Cameras that there are; with a model: it must need no others"
@@ -87,10 +92,12 @@ class ObservationParameters(BaseParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedInputs:
-    """What an observation holds, in the model's order. `image_size` is (height, width)."""
+    """What an observation holds, in the model's order. `image_size` is (height, width);
+    `sensor_joints` are the joints' names in the robot's messages."""
 
     camera_names: tuple[str, ...]
     joint_names: tuple[str, ...]
+    sensor_joints: tuple[str, ...]
     image_size: tuple[int, int]
 
 
@@ -101,7 +108,7 @@ def wanted_inputs(params: ObservationParameters) -> WantedInputs:
         UserError: neither names them, or the model needs a camera or joint that is not there.
     """
     wanted = _of_model(params) if params.model else _of_parameters(params)
-    check_robot_joints(wanted.joint_names, params.robot_file)
+    check_robot_joints(wanted.joint_names, params.robot_file, params.joint_prefix)
     return wanted
 
 
@@ -112,8 +119,15 @@ def _of_parameters(params: ObservationParameters) -> WantedInputs:
     if params.camera_names and 0 in size:
         raise UserError("image_height, image_width", size, "set both, or model")
     return WantedInputs(
-        camera_names=params.camera_names, joint_names=params.joint_names, image_size=size
+        camera_names=params.camera_names,
+        joint_names=params.joint_names,
+        sensor_joints=_sensor_joints(params, params.joint_names),
+        image_size=size,
     )
+
+
+def _sensor_joints(params: ObservationParameters, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(with_prefix(name, params.joint_prefix) for name in names)
 
 
 def _of_model(params: ObservationParameters) -> WantedInputs:
@@ -136,5 +150,6 @@ def _of_model(params: ObservationParameters) -> WantedInputs:
     return WantedInputs(
         camera_names=described.camera_names,
         joint_names=described.joints,
+        sensor_joints=_sensor_joints(params, described.joints),
         image_size=described.image_size,
     )

@@ -1,4 +1,4 @@
-"""Limits of each joint, from a robot description (URDF) and a YAML; the tighter of the two wins.
+"""Limits of each joint, merged from several sources; the tightest wins.
 
 Nothing is assumed: a joint without a velocity, acceleration or jump limit in any source is refused
 by name. Only continuous joints wrap at +-pi.
@@ -9,27 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
-from physis_core.files import read_file
 from physis_core.types import UserError
 
 # No revolute joint turns this far; a larger number is an angle in degrees.
 _LARGEST_PLAUSIBLE_RAD = 40.0
 
-_QUANTITY_OF_KEY = {
-    "lower_rad": "lower",
-    "lower_m": "lower",
-    "upper_rad": "upper",
-    "upper_m": "upper",
-    "velocity_rad_s": "velocity",
-    "velocity_m_s": "velocity",
-    "acceleration_rad_s2": "acceleration",
-    "acceleration_m_s2": "acceleration",
-    "jump_rad": "jump",
-    "jump_m": "jump",
-}
+_UNITS = {"lower": "", "upper": "", "velocity": "_s", "acceleration": "_s2", "jump": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +70,6 @@ class RobotLimits:
         return near + math.remainder(value - near, math.tau)
 
 
-def _limits(document: Any, origin: str) -> dict[str, JointLimit]:
-    if not isinstance(document, Mapping) or not isinstance(document.get("joints"), Mapping):
-        raise UserError("limits", origin, "must hold a mapping `joints`")
-    unknown = sorted(set(document) - {"robot", "source", "joints"}, key=str)
-    if unknown:
-        raise UserError("limits", unknown[0], f"unknown key in {origin}")
-    return {
-        str(name): _limit_from_mapping(str(name), entry)
-        for name, entry in document["joints"].items()
-    }
-
-
-def load_limits_file(path: str | Path) -> dict[str, JointLimit]:
-    """Read `joints: {name: {lower_rad: .., velocity_rad_s: ..}}` from a YAML file.
-
-    Raises:
-        UserError: the file cannot be read, or its content is wrong.
-    """
-    return _limits(read_file(Path(path), "limits_file"), str(path))
-
-
 def merge_limits(sources: Iterable[Mapping[str, JointLimit]]) -> dict[str, JointLimit]:
     """Joint by joint, the tightest of what the sources say.
 
@@ -120,8 +86,10 @@ def merge_limits(sources: Iterable[Mapping[str, JointLimit]]) -> dict[str, Joint
     return merged
 
 
-def robot_limits(names: Sequence[str], sources: Iterable[Mapping[str, JointLimit]]) -> RobotLimits:
-    """Complete limits of the joints in `names`, in that order.
+def robot_limits(
+    names: Sequence[str], sources: Iterable[Mapping[str, JointLimit]], *, where: str = "all sources"
+) -> RobotLimits:
+    """Complete limits of the joints in `names`, in that order. `where` names the sources.
 
     Raises:
         UserError: a joint unknown to every source, repeated, or with a limit that nobody gives.
@@ -137,47 +105,27 @@ def robot_limits(names: Sequence[str], sources: Iterable[Mapping[str, JointLimit
         limit = merged.get(name)
         if limit is None:
             known = ", ".join(sorted(merged)) or "none"
-            raise UserError("joint_names", name, f"no limits for this joint; known: {known}")
+            raise UserError(
+                "joint_names", name, f"no limits for this joint in {where}; known: {known}"
+            )
         chosen.append((name, limit))
     return RobotLimits(
         names=tuple(names),
-        lower=tuple(_position_bound(name, limit, "lower", -math.inf) for name, limit in chosen),
-        upper=tuple(_position_bound(name, limit, "upper", math.inf) for name, limit in chosen),
-        velocity=tuple(_required(name, limit, "velocity") for name, limit in chosen),
-        acceleration=tuple(_required(name, limit, "acceleration") for name, limit in chosen),
-        jump=tuple(_required(name, limit, "jump") for name, limit in chosen),
+        lower=tuple(_bound(name, limit, "lower", -math.inf, where) for name, limit in chosen),
+        upper=tuple(_bound(name, limit, "upper", math.inf, where) for name, limit in chosen),
+        velocity=tuple(_required(name, limit, "velocity", where) for name, limit in chosen),
+        acceleration=tuple(_required(name, limit, "acceleration", where) for name, limit in chosen),
+        jump=tuple(_required(name, limit, "jump", where) for name, limit in chosen),
         wraps=tuple(
             limit.continuous and limit.lower is None and limit.upper is None for _, limit in chosen
         ),
     )
 
 
-def _limit_from_mapping(name: str, entry: Any) -> JointLimit:
-    if not isinstance(entry, Mapping):
-        raise UserError(f"joints.{name}", entry, "must be a mapping of limits")
-    quantities: dict[str, float] = {}
-    continuous = False
-    units: set[str] = set()
-    for key, value in entry.items():
-        field = f"joints.{name}.{key}"
-        if key == "continuous":
-            if not isinstance(value, bool):
-                raise UserError(field, value, "must be true or false")
-            continuous = value
-            continue
-        quantity = _QUANTITY_OF_KEY.get(str(key))
-        if quantity is None:
-            known = ", ".join(_QUANTITY_OF_KEY)
-            raise UserError(field, value, f"unknown key; known: continuous, {known}")
-        if quantity in quantities:
-            raise UserError(field, value, "given twice, in two units")
-        units.add("m" if "_m" in str(key) else "rad")
-        quantities[quantity] = _number(field, value)
-    if len(units) > 1:
-        raise UserError(f"joints.{name}", dict(entry), "mixes radians and metres")
-    limit = JointLimit(continuous=continuous, prismatic="m" in units, **quantities)
-    check_limit(name, limit)
-    return limit
+def field_name(joint: str, quantity: str, *, prismatic: bool = False) -> str:
+    """What a robot's file calls it: joints.lift.upper_m."""
+    unit = "m" if prismatic else "rad"
+    return f"joints.{joint}.{quantity}_{unit}{_UNITS[quantity]}"
 
 
 def check_limit(name: str, limit: JointLimit) -> None:
@@ -189,13 +137,14 @@ def check_limit(name: str, limit: JointLimit) -> None:
     for quantity in ("velocity", "acceleration", "jump"):
         value = getattr(limit, quantity)
         if value is not None and not value > 0.0:
-            raise UserError(f"joints.{name}.{quantity}", value, "must be above 0")
+            field = field_name(name, quantity, prismatic=limit.prismatic)
+            raise UserError(field, value, "must be above 0")
     if not limit.prismatic:
         for quantity in ("lower", "upper", "velocity", "jump"):
             value = getattr(limit, quantity)
             if value is not None and abs(value) > _LARGEST_PLAUSIBLE_RAD:
                 raise UserError(
-                    f"joints.{name}.{quantity}", value, "radians are expected; is it in degrees?"
+                    field_name(name, quantity), value, "radians are expected; is it in degrees?"
                 )
     _require_ordered(name, limit)
 
@@ -203,7 +152,9 @@ def check_limit(name: str, limit: JointLimit) -> None:
 def _require_ordered(name: str, limit: JointLimit) -> None:
     if limit.lower is not None and limit.upper is not None and limit.lower >= limit.upper:
         raise UserError(
-            f"joints.{name}.lower", limit.lower, f"must be below the upper limit {limit.upper!r}"
+            field_name(name, "lower", prismatic=limit.prismatic),
+            limit.lower,
+            f"must be below the upper limit {limit.upper!r}",
         )
 
 
@@ -220,27 +171,19 @@ def _tighter(one: JointLimit, other: JointLimit) -> JointLimit:
     return JointLimit(**chosen)
 
 
-def _position_bound(name: str, limit: JointLimit, quantity: str, free: float) -> float:
+def _bound(name: str, limit: JointLimit, quantity: str, free: float, where: str) -> float:
     value: float | None = getattr(limit, quantity)
-    if value is not None:
-        return value
-    if limit.continuous:
+    if value is None and limit.continuous:
         return free
-    raise UserError(f"joints.{name}.{quantity}", None, "missing, and the joint is not continuous")
-
-
-def _required(name: str, limit: JointLimit, quantity: str) -> float:
-    value: float | None = getattr(limit, quantity)
     if value is None:
-        raise UserError(
-            f"joints.{name}.{quantity}", None, "missing in the robot description and in the YAML"
-        )
+        field = field_name(name, quantity, prismatic=limit.prismatic)
+        raise UserError(field, None, f"missing in {where}, and the joint is not continuous")
     return value
 
 
-def _number(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(field, value, "must be a number")
-    if not math.isfinite(value):
-        raise UserError(field, value, "must be finite")
-    return float(value)
+def _required(name: str, limit: JointLimit, quantity: str, where: str) -> float:
+    value: float | None = getattr(limit, quantity)
+    if value is None:
+        field = field_name(name, quantity, prismatic=limit.prismatic)
+        raise UserError(field, None, f"missing in {where}")
+    return value

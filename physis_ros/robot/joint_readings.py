@@ -37,6 +37,11 @@ class JointValues(Protocol):
     def velocity(self) -> Sequence[float]: ...
 
 
+def with_prefix(name: str, joint_prefix: str) -> str:
+    """The joint's name in the robot's messages; the model may leave the prefix out."""
+    return name if name.startswith(joint_prefix) else f"{joint_prefix}{name}"
+
+
 def joint_readings(
     message: JointValues, wanted: Sequence[str], *, stamp_ns: int
 ) -> tuple[JointReading, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -14,10 +15,11 @@ _LARGEST_TEXT_BYTES = 20_000_000
 _MOVING = ("revolute", "continuous", "prismatic")
 
 
-def limits_from_urdf(text: str) -> dict[str, JointLimit]:
-    """Limits of every joint except fixed and mimic joints.
+def limits_from_urdf(text: str, names: Container[str] | None = None) -> dict[str, JointLimit]:
+    """Limits of every joint in `names` (None: of every joint) except fixed and mimic joints.
 
-    A `safety_controller` element's soft limits, where present, tighten lower and upper.
+    A `safety_controller` element's soft limits, where present, tighten lower and upper. What a
+    description says of other joints (a gripper with velocity="0") is not looked at.
 
     Raises:
         UserError: not XML, a document type or entity inside, or a limit that cannot be one.
@@ -35,8 +37,9 @@ def limits_from_urdf(text: str) -> dict[str, JointLimit]:
             continue
         if name in limits:
             raise UserError("robot_description", name, "two joints have this name")
-        limits[name] = _joint_limit(name, kind, joint)
-    return limits
+        wanted = names is None or name in names
+        limits[name] = _joint_limit(name, kind, joint) if wanted else JointLimit()
+    return {name: limit for name, limit in limits.items() if names is None or name in names}
 
 
 def _joint_limit(name: str, kind: str, joint: ElementTree.Element) -> JointLimit:

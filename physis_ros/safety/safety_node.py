@@ -50,6 +50,7 @@ from physis_ros.node.interfaces import (
 from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
+from physis_ros.robot.description_topic import limits_for
 from physis_ros.robot.trajectory_messages import from_trajectory
 from physis_ros.safety.controller_client import ControllerClient
 from physis_ros.safety.filter import SafetyFilter
@@ -87,7 +88,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
 
     def configure(self) -> None:
         p = self.params
-        limits = p.limits()
+        limits = limits_for(self)
         output = SafetyOutput(
             self,
             limits.names,

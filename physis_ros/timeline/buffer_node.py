@@ -32,6 +32,7 @@ from physis_ros.node.interfaces import (
     action_chunk,
 )
 from physis_ros.node.time_messages import time_to_ns
+from physis_ros.robot.description_topic import limits_for
 from physis_ros.robot.joint_readings import whole_state
 from physis_ros.robot.trajectory_messages import TrajectoryWriter
 from physis_ros.timeline.chunk_messages import from_chunk
@@ -70,7 +71,7 @@ class BufferNode(PhysisNode[BufferParameters]):
 
     def configure(self) -> None:
         p = self.params
-        limits = p.limits()
+        limits = limits_for(self)
         self._reset_state()
         self._timeline = ChunkTimeline(
             limits.scaled(velocity=p.velocity_share, acceleration=p.acceleration_share),
@@ -149,7 +150,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         if wanted and message.stream_id != wanted:
             return
         now_ns, now_s = self.now_ns(), self.steady_s()
-        chunk, stamps = from_chunk(message)
+        chunk, stamps = from_chunk(message, self.params.joint_prefix)
         self._stream_id = message.stream_id
         if stamps.missed:
             figures.missed()

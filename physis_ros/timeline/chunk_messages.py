@@ -9,13 +9,14 @@ import numpy as np
 from physis_ros.msg import ActionChunk
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.joint_motion import Floats
+from physis_ros.robot.joint_readings import with_prefix
 from physis_ros.timeline.stream_figures import ChunkStamps
 from physis_ros.timeline.timed_chunk import IncomingChunk
 
 
-def from_chunk(message: ActionChunk) -> tuple[IncomingChunk, ChunkStamps]:
-    """The chunk and its stamps. An array whose size is no multiple of the number of joints becomes
-    one row; the timeline refuses it for its shape."""
+def from_chunk(message: ActionChunk, joint_prefix: str = "") -> tuple[IncomingChunk, ChunkStamps]:
+    """The chunk, its joints under the robot's names, and its stamps. An array whose size is no
+    multiple of the number of joints becomes one row; the timeline refuses it for its shape."""
     joints = len(message.joint_names)
     chunk = IncomingChunk(
         epoch=int(message.epoch),
@@ -23,7 +24,7 @@ def from_chunk(message: ActionChunk) -> tuple[IncomingChunk, ChunkStamps]:
         capture_oldest_ns=time_to_ns(message.capture_oldest),
         start_ns=time_to_ns(message.start),
         step_ns=time_to_ns(message.step),
-        joint_names=tuple(message.joint_names),
+        joint_names=tuple(with_prefix(name, joint_prefix) for name in message.joint_names),
         positions=_rows(message.positions, joints),
         velocities=_rows(message.velocities, joints) if len(message.velocities) else None,
     )

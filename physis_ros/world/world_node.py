@@ -78,7 +78,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         model = named_model(params.model)
         described = describe(model)
         contract = world_contract(params.model, described)
-        check_robot_joints(contract.joint_names, params.robot_file)
+        check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
         check_rate(contract, params.frame_hz)
         torch.set_num_threads(1)
         self._encode = family(model.family).frame_encoder(model)

@@ -4,18 +4,10 @@ from pathlib import Path
 import pytest
 
 from physis_core.types import UserError
-from physis_ros.robot.joint_limits import (
-    JointLimit,
-    load_limits_file,
-    merge_limits,
-    robot_limits,
-)
+from physis_ros.robot.joint_limits import JointLimit, merge_limits, robot_limits
+from physis_ros.robot.limits_files import load_limits_file
 
 ROBOTS = Path(__file__).parents[4] / "config" / "robots"
-
-
-def yaml_of(joint: str) -> str:
-    return f"joints: {{arm: {{{joint}}}}}"
 
 
 def test_each_robot_that_goes_with_us_is_complete():
@@ -38,43 +30,26 @@ def test_the_tighter_of_two_sources_wins_in_each_quantity():
 
 
 def test_sources_that_leave_no_room_are_refused_by_joint():
-    with pytest.raises(UserError, match=r"joints\.arm\.lower: 1\.0: must be below"):
+    with pytest.raises(UserError, match=r"joints\.arm\.lower_rad: 1\.0: must be below"):
         merge_limits([{"arm": JointLimit(lower=1.0, upper=2.0)}, {"arm": JointLimit(upper=0.5)}])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("joints: [1]", "must hold a mapping"),
-        ("{", "robot.yaml.: line 1: "),
-        ("joints: {}\njoints: {}", "line 2: key .joints. appears twice"),
-        ("joints: {}\nspeed: 3", "speed.*unknown key"),
-        (yaml_of("velocity: 3.0"), "joints.arm.velocity.*unknown key"),
-        (yaml_of("velocity_rad_s: -3.0"), "joints.arm.velocity.*above 0"),
-        (yaml_of("velocity_rad_s: true"), "must be a number"),
-        (yaml_of("velocity_rad_s: .nan"), "must be finite"),
-        (yaml_of("lower_rad: -180, upper_rad: 180"), "is it in degrees"),
-        (yaml_of("lower_rad: 2, upper_rad: 1"), "must be below"),
-        (yaml_of("lower_rad: 2, upper_m: 3"), "mixes radians and metres"),
-        (yaml_of("continuous: 1"), "must be true or false"),
-    ],
-)
-def test_wrong_yaml_gets_one_line_that_names_the_field(text, message, tmp_path):
-    path = tmp_path / "robot.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=message) as caught:
-        load_limits_file(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_limit_that_nobody_gives_is_refused_not_assumed():
     bare = {"arm": JointLimit(lower=-1.0, upper=1.0, velocity=1.0, jump=0.1)}
-    with pytest.raises(UserError, match=r"joints\.arm\.acceleration: None: missing"):
-        robot_limits(("arm",), [bare])
+    with pytest.raises(
+        UserError, match=r"joints\.arm\.acceleration_rad_s2: None: missing in a\.yaml"
+    ):
+        robot_limits(("arm",), [bare], where="a.yaml")
     with pytest.raises(UserError, match=r"joint_names: 'leg': no limits.*known: arm"):
         robot_limits(("leg",), [bare])
     with pytest.raises(UserError, match="named twice"):
         robot_limits(("arm", "arm"), [bare])
+
+
+def test_a_missing_limit_is_called_as_the_file_would_call_it():
+    lift = {"lift": JointLimit(lower=0.0, velocity=0.1, acceleration=1.0, prismatic=True)}
+    with pytest.raises(UserError, match=r"joints\.lift\.upper_m: None: missing in a\.yaml"):
+        robot_limits(("lift",), [lift], where="a.yaml")
 
 
 def test_only_unbounded_continuous_joints_wrap():
