@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
+from typing import Any
 
-from launch import LaunchDescription
-from launch.actions import IncludeLaunchDescription
-from launch.launch_description_sources import PythonLaunchDescriptionSource
+HERE = Path(__file__)
 
 
-def generate_launch_description() -> LaunchDescription:
-    stack = PythonLaunchDescriptionSource(str(Path(__file__).with_name("stack.launch.py")))
-    return LaunchDescription(
-        [IncludeLaunchDescription(stack, launch_arguments={"stack": "wam"}.items())]
-    )
+def generate_launch_description() -> Any:
+    shared = runpy.run_path(str(HERE.with_name("stack.launch.py")))
+    return shared["stack_description"]("wam", HERE.name)

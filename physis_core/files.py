@@ -71,6 +71,10 @@ def parse_yaml(text: str, origin: str, field: str = "file") -> Any:
         where = "" if mark is None else f"line {mark.line + 1}: "
         problem = getattr(error, "problem", None) or "is not YAML"
         raise UserError(field, origin, f"{where}{problem}") from None
+    except RecursionError:
+        raise UserError(field, origin, "is nested too deeply") from None
+    except ValueError as error:  # a date or a number that cannot be one
+        raise UserError(field, origin, f"is not YAML: {error}") from None
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from physis_core.files import read_file
 from physis_core.observe.rowlog import read_rows
 from physis_core.types import UserError
 from physis_lab.session.pace import Pace
@@ -24,13 +23,8 @@ from physis_ros.node.model_file import trained_period_s
 from physis_ros.node.share import share_directory
 from physis_ros.stack.description import NodeSpec, load_stack
 from physis_ros.stack.environment import process_environment
-from physis_ros.stack.resolution import (
-    NodeRun,
-    Options,
-    ProcessSpec,
-    parse_set,
-    resolve,
-)
+from physis_ros.stack.options import Options, parse_set
+from physis_ros.stack.resolution import NodeRun, ProcessSpec, resolve
 
 ENGINE = "engine_node"
 
@@ -55,15 +49,9 @@ class SessionPlan:
         return 1e3 * period_s
 
     def parameters(self, node: str) -> dict[str, Any]:
-        """A node's parameters as its files and overrides set them, the strongest last."""
+        """Every parameter of a node."""
         run = next(run for run in self.runs if run.node.name == node)
-        merged: dict[str, Any] = {}
-        for path in run.parameter_files:
-            for name, body in read_file(path).items():
-                if name in (node, "/**"):
-                    merged.update(body["ros__parameters"])
-        merged.update(run.parameters)
-        return merged
+        return {name: setting.value for name, setting in run.settings.items()}
 
     def full_pace(self) -> Pace:
         """The rates as the stack's files and `--set` give them."""
@@ -84,9 +72,7 @@ class SessionPlan:
         for node, parameter, value in pace.parameters():
             for i, run in enumerate(runs):
                 if run.node.name == node:
-                    runs[i] = dataclasses.replace(
-                        run, parameters={**run.parameters, parameter: value}
-                    )
+                    runs[i] = run.with_parameters({parameter: value}, "pace")
         return dataclasses.replace(self, runs=tuple(runs))
 
     def config(self, duration_s: float) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from physis_ros.cli import up
 SUMMARY = "run the engine alone, for robots on other hosts; its workers here or under torchrun"
 
 _OPTIONS = (
-    "model",
     "partition",
     "devices",
     "workers",
@@ -44,9 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="wait at this address for workers that torchrun starts, the key in PHYSIS_KEY",
     )
     up.add_stack_arguments(parser)
-    parser.add_argument(
-        "--duration-s", type=float, default=0.0, help="stop after this many seconds (0: never)"
-    )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

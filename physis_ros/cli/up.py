@@ -6,6 +6,7 @@ The same description as `launch/*.launch.py`, for people without `ros2 launch`.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -16,67 +17,63 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+from physis_core.types import UserError
 from physis_ros.node.share import share_directory
-from physis_ros.stack.description import load_stack
+from physis_ros.stack.description import load_stack, stack_names
 from physis_ros.stack.environment import process_environment
-from physis_ros.stack.resolution import ENGINES, SIMULATED, Options, parse_set, resolve
+from physis_ros.stack.options import CHOICES, REPEATED, Options, parse_cameras, parse_set
+from physis_ros.stack.parameter_layers import as_data, table
+from physis_ros.stack.resolution import notes, resolve
 from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
 from physis_ros.stack.transport import remove_abandoned
 
-SUMMARY = (
-    "run a stack of nodes (wam, two_robots, robot, engine): prefixed logs, respawn, "
-    "orderly stop on Ctrl-C"
-)
+SUMMARY = "run a stack of nodes: prefixed logs, respawn, orderly stop on Ctrl-C"
 
 COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("stack", metavar="STACK", help="a name in config/stacks, such as wam")
+    names = ", ".join(stack_names(share_directory()))
+    parser.add_argument("stack", metavar="STACK", help=f"{names}; or the path of such a file")
     add_stack_arguments(parser)
-    parser.add_argument(
-        "--duration-s", type=float, default=0.0, help="stop after this many seconds (0: never)"
-    )
 
 
 def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a stack, the same as the launch files' arguments."""
-    parser.add_argument("--namespace", default="", help="the robot's namespace, such as left")
+    for name, (default, text) in CHOICES.items():
+        option = f"--{name.replace('_', '-')}"
+        if name == "use_sim_time":
+            parser.add_argument(option, action="store_true", help=text)
+        elif name in REPEATED:
+            metavar = "FILE" if name == "params_file" else name.upper()
+            text = f"{text} (may be repeated)"
+            parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+        else:
+            parser.add_argument(option, default=default, help=text)
     parser.add_argument(
-        "--params-file",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="ROS parameter file, laid over those of the stack (may be repeated)",
+        "--duration-s", type=float, default=0.0, help="stop after this many seconds (0: never)"
     )
     parser.add_argument(
-        "--robot",
-        default=SIMULATED,
-        help=f"'{SIMULATED}' (a simulated arm), a name in config/robots, or a file",
-    )
-    parser.add_argument("--use-sim-time", action="store_true", help="take ROS time from /clock")
-    parser.add_argument(
-        "--engine",
-        default="local",
-        help=f"{', '.join(ENGINES)}: whether the engine node runs here, elsewhere, or not at all",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NODE.PARAM=VALUE",
-        help="set one parameter of one node (may be repeated)",
+        "--print-parameters",
+        action="store_true",
+        help="print each node's parameters and what set them, and start nothing",
     )
 
 
 def options_from(args: argparse.Namespace) -> Options:
     return Options(
         namespace=args.namespace,
-        params_files=tuple(args.params_file),
+        params_files=tuple(Path(path) for path in args.params_file),
         robot=args.robot,
         use_sim_time=args.use_sim_time,
         engine=args.engine,
+        model=args.model,
+        urdf=args.urdf,
+        joint_prefix=args.joint_prefix,
+        cameras=parse_cameras(args.cameras),
+        controller_topic=args.controller_topic,
+        log_level=args.log_level,
+        remaps=tuple(args.remap),
         sets=tuple(parse_set(text) for text in args.set),
     )
 
@@ -119,15 +116,24 @@ def stop_requests() -> Iterator[list[int]]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
+    if not (math.isfinite(args.duration_s) and args.duration_s >= 0.0):
+        raise UserError("duration_s", args.duration_s, "must be 0 or more")
     share = share_directory()
     stack = load_stack(args.stack, share)
-    runs = resolve(stack, options_from(args), share)
+    options = options_from(args)
+    runs = resolve(stack, options, share)
+    if args.print_parameters:
+        settings = {node.label: node.settings for node in runs}
+        print("\n".join(table(settings)))
+        return {"ok": True, "stack": stack.name, "parameters": as_data(settings)}
     environment = process_environment(os.environ)
     remove_abandoned()
     processes = [node.process() for node in runs]
     names = [process.name for process in processes]
     say = LogPrinter(names, sys.stdout)
     print(f"physis up {stack.name}: {', '.join(names)} (Ctrl-C stops all)", flush=True)
+    for line in notes(runs, options):
+        print(line, flush=True)
     respawns = dict.fromkeys(names, 0)
     begun_s = time.monotonic()
     supervisor = Supervisor(processes, environment=environment, stop_times=StopTimes())

@@ -21,14 +21,25 @@ PARTS = ("robot", "engine", "simulated_robot")
 NODE_MODULES = {
     "observation_node": "physis_ros.observation.observation_node",
     "engine_node": "physis_ros.engine.engine_node",
+    "world_node": "physis_ros.world.world_node",
     "buffer_node": "physis_ros.timeline.buffer_node",
     "safety_node": "physis_ros.safety.safety_node",
-    "world_node": "physis_ros.world.world_node",
     "robot_sim_node": "physis_lab.robot.robot_sim_node",
     "recorder_node": "physis_lab.robot.recorder_node",
     "viewer_node": "physis_lab.robot.viewer_node",
 }
 """Python module of each node that a stack may name; run with `python -m`."""
+NODE_PARAMETERS = {
+    "observation_node": "physis_ros.observation.parameters:ObservationParameters",
+    "engine_node": "physis_ros.engine.parameters:EngineParameters",
+    "world_node": "physis_ros.world.parameters:WorldParameters",
+    "buffer_node": "physis_ros.timeline.parameters:BufferParameters",
+    "safety_node": "physis_ros.safety.parameters:SafetyParameters",
+    "robot_sim_node": "physis_lab.robot.parameters:RobotSimParameters",
+    "recorder_node": "physis_lab.robot.parameters:RecorderParameters",
+    "viewer_node": "physis_lab.robot.parameters:ViewerParameters",
+}
+"""Where each node's parameters are described. These modules import neither ROS nor torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +70,9 @@ class NodeSpec:
 
     `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
     the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
-    the text `{robot_file}` stands for the robot's file, `{robot}` for the robot's name in the stack
-    and `{simulated_robot}` for true or false. When a `must_live` node ends, its robot's nodes end,
-    and with the last robot the stack.
+    `{robot_file}` stands for the robot's file, `{simulated_robot}` for true or false, and `{robot}`
+    for the robot's name in the stack. When a `must_live` node ends, its robot's nodes end, and with
+    the last robot the stack.
     """
 
     name: str
@@ -103,6 +114,8 @@ class StackSpec:
     summary: str
     nodes: tuple[NodeSpec, ...]
     robots: tuple[str, ...] = ()
+    folder: Path | None = None
+    """Of a stack file of one's own; its parameter files may lie there."""
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -145,12 +158,21 @@ def stack_names(share: Path) -> list[str]:
     return sorted(path.stem for path in (share / "config" / "stacks").glob("*.yaml"))
 
 
+def is_path(text: str) -> bool:
+    """Whether a stack or robot is named by the path of its file, not by a name in `config/`."""
+    return "/" in text or text.endswith((".yaml", ".yml"))
+
+
 def load_stack(name: str, share: Path) -> StackSpec:
-    """Read `config/stacks/NAME.yaml` below the share directory.
+    """Read `config/stacks/NAME.yaml` below the share directory, or the file at the path `name`.
 
     Raises:
         UserError: unknown stack, unknown key (with the nearest valid one), value of a wrong type.
     """
+    if is_path(name):
+        own = Path(name).expanduser().absolute()
+        spec = parse_stack(own.stem, read_file(own, "stack"), where=str(own))
+        return dataclasses.replace(spec, folder=own.parent)
     known = stack_names(share)
     if name not in known:
         raise UserError("stack", name, f"is unknown{nearest(name, known)}")

@@ -1,74 +1,58 @@
 """From a stack and a person's wishes to the processes to run: everything is checked here, first.
 
-Pure but for reading the parameter files that are named. The command lines are those of a stock
-ROS 2: `python -m physis_ros.timeline.buffer_node --ros-args -r __ns:=/left --params-file ...`.
+Pure but for reading the files that are named. The command lines are those of a stock ROS 2:
+`python -m physis_ros.timeline.buffer_node --ros-args -r __ns:=/left --params-file ... -p ...`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from physis_core.files import nearest, parse_yaml, read_file
+from physis_core.files import nearest
+from physis_core.model.description import check_names
+from physis_core.model.registry import describe
 from physis_core.types import UserError
+from physis_ros.node.model_file import named_model
 from physis_ros.node.packages import command_for
-from physis_ros.stack.description import (
-    NodeSpec,
-    Respawn,
-    StackSpec,
-    process_label,
+from physis_ros.robot.limits_files import load_limits_file
+from physis_ros.robot.robot_files import check_robot_joints, load_robot_limits
+from physis_ros.stack.description import NodeSpec, Respawn, StackSpec, is_path, process_label
+from physis_ros.stack.node_layers import built_in_files, node_layers
+from physis_ros.stack.options import SIMULATED, SIMULATED_ROBOT, Options, remapped_node
+from physis_ros.stack.parameter_layers import (
+    Layer,
+    Section,
+    Setting,
+    check_shared,
+    declared,
+    merge,
+    read_sections,
+    unused,
 )
-
-NAMESPACE = re.compile(r"(/?[A-Za-z_][A-Za-z0-9_]*)(/[A-Za-z_][A-Za-z0-9_]*)*\Z")
-SIMULATED = "sim"
-"""`robot: sim` runs the simulated arm; its limits are those of SIMULATED_ROBOT."""
-SIMULATED_ROBOT = "ur5e"
-ENGINES = ("local", "remote", "none")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a person may choose when a stack is started.
-
-    `robot`: `sim`, or a name in `config/robots/`, or the path of such a file. `engine`: `local`
-    runs the engine here, `remote` leaves it to another host of the domain, `none` runs none.
-    `sets`: (node, parameter, value), the strongest of all; `left/buffer_node` is that of the robot
-    `left` alone.
-    """
-
-    namespace: str = ""
-    params_files: tuple[Path, ...] = ()
-    robot: str = SIMULATED
-    use_sim_time: bool = False
-    engine: str = "local"
-    sets: tuple[tuple[str, str, Any], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.namespace and not NAMESPACE.match(self.namespace):
-            raise UserError("namespace", self.namespace, "must be a ROS namespace such as left/arm")
-        if self.engine not in ENGINES:
-            raise UserError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
-
-    def namespace_of(self, robot: str) -> str:
-        """Absolute; `robot`: its name in the stack, or empty."""
-        return "/" + "/".join(filter(None, (self.namespace.strip("/"), robot)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRun:
-    """A node as it will be started: its description with all choices applied."""
+    """A node as it will be started: its description with all choices applied.
+
+    `parameter_files` hold built-in values; what comes after them in the order of parameters is in
+    `settings`, which hold every parameter.
+    """
 
     node: NodeSpec
     namespace: str
-    parameter_files: tuple[Path, ...]
-    parameters: Mapping[str, Any]
+    settings: Mapping[str, Setting]
+    parameter_files: tuple[Path, ...] = ()
+    remaps: tuple[str, ...] = ()
+    log_level: str = ""
     robot: str = ""
 
     @property
@@ -76,21 +60,50 @@ class NodeRun:
         """What its process is called."""
         return process_label(self.node.name, self.robot)
 
-    def arguments(self) -> list[str]:
-        """Return the words after the program: the `--ros-args` of a stock ROS 2."""
-        words = ["--ros-args", "-r", f"__node:={self.node.name}", "-r", f"__ns:={self.namespace}"]
-        for source, target in self.node.remaps.items():
-            words += ["-r", f"{source}:={target}"]
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace.rstrip('/')}/{self.node.name}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The values that are not built in."""
+        return {
+            name: setting.value
+            for name, setting in self.settings.items()
+            if setting.origin != "built-in"
+        }
+
+    def value(self, parameter: str) -> Any:
+        """None where the node has no such parameter."""
+        setting = self.settings.get(parameter)
+        return None if setting is None else setting.value
+
+    def with_parameters(self, values: Mapping[str, Any], where: str) -> NodeRun:
+        """The same run, these values set as by the command line."""
+        layer = Layer(origin="command line", where=where, values=values)
+        checked = merge(self.node.name, self.label, [layer])
+        chosen = {name: checked[name] for name in values}
+        return dataclasses.replace(self, settings={**self.settings, **chosen})
+
+    def words(self) -> list[str]:
+        """The `--ros-args` of a stock ROS 2 but for name and namespace."""
+        words = ["--ros-args"]
+        for rule in self.remaps:
+            words += ["-r", rule]
         for path in self.parameter_files:
             words += ["--params-file", str(path)]
         for name, value in self.parameters.items():
             words += ["-p", f"{name}:={parameter_text(value)}"]
+        if self.log_level:
+            words += ["--log-level", self.log_level]
         return words
 
     def process(self) -> ProcessSpec:
+        names = ("-r", f"__node:={self.node.name}", "-r", f"__ns:={self.namespace}")
+        command = (sys.executable, "-m", self.node.module, *self.words(), *names)
         return ProcessSpec(
             name=self.label,
-            command=(sys.executable, "-m", self.node.module, *self.arguments()),
+            command=command,
             env=self.node.env,
             must_live=self.node.must_live,
             respawn=self.node.respawn,
@@ -124,26 +137,71 @@ def resolve(stack: StackSpec, options: Options, share: Path) -> tuple[NodeRun, .
     """Return the nodes to start.
 
     Raises:
-        UserError: a parameter file that is missing or wrong, a node that is not in the stack, an
-            unknown robot.
+        UserError: a file that is missing or wrong, a node that is not in the stack or does not run
+            here, an unknown robot, a parameter that is unknown or does not fit, or a model for
+            other joints or cameras.
     """
     robot_file = find_robot(options.robot, share)
-    for path in options.params_files:
-        check_parameter_file(path, stack)
-    for node_name, _, _ in options.sets:
-        stack.node(node_name)
+    files = [read_sections(path.expanduser().absolute()) for path in options.params_files]
+    for sections in files:
+        for section in filter(lambda s: s.wild, sections):
+            check_shared(section)
+    started = [node for node in stack.nodes if _runs_here(node, options)]
+    _check_choices(stack, started, options)
     runs = []
-    for node in stack.nodes:
-        if node.part == "engine" and options.engine != "local":
-            continue
-        if node.part == "simulated_robot" and options.robot != SIMULATED:
-            continue
+    for node in started:
         check_installed(node)
         runs += [
-            _resolve_node(node, options, share, robot_file, robot)
+            _resolve_node(stack, node, options, share, robot_file, files, robot)
             for robot in stack.robots_of(node)
         ]
+    for run in runs:
+        check_model(run)
+        check_limits(run)
     return tuple(runs)
+
+
+def notes(runs: Sequence[NodeRun], options: Options) -> list[str]:
+    """What a person should know of the choices before the nodes start."""
+    files = [read_sections(path.expanduser().absolute()) for path in options.params_files]
+    names = [run.full_name for run in runs]
+    lines = []
+    for path, patterns in unused(files, names).items():
+        close = [run.node.name for run in runs for p in patterns if _misspelt(p, run.node.name)]
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        lines.append(f"{path}: for no node of this stack: {', '.join(patterns)}{hint}")
+    return lines
+
+
+def _misspelt(pattern: str, node: str) -> bool:
+    last = pattern.rpartition("/")[2]
+    return last != node and "did you mean" in nearest(last, [node]) and last.endswith("_node")
+
+
+def _runs_here(node: NodeSpec, options: Options) -> bool:
+    if node.part == "engine":
+        return options.engine == "local"
+    return node.part != "simulated_robot" or options.robot == SIMULATED
+
+
+def _check_choices(stack: StackSpec, started: Sequence[NodeSpec], options: Options) -> None:
+    """Refuse a choice that no node here would follow."""
+    for node_name, name, value in options.sets:
+        if stack.node(node_name) not in started:
+            raise UserError("set", f"{node_name}.{name}={value}", "this node does not run here")
+    for rule in options.remaps:
+        name = remapped_node(rule)
+        if name and stack.node(name) not in started:
+            raise UserError("remap", rule, "this node does not run here")
+    for parameter, (choice, value) in options.arguments().items():
+        if not any(parameter in declared(node.name) for node in started):
+            raise UserError(choice, value, f"no node of stack {stack.name} here uses it")
+    if stack.robots and options.controller_topic.startswith("/"):
+        raise UserError(
+            "controller_topic",
+            options.controller_topic,
+            f"would be one for all robots ({', '.join(stack.robots)}): leave out the first /",
+        )
 
 
 def check_installed(node: NodeSpec) -> None:
@@ -156,92 +214,77 @@ def check_installed(node: NodeSpec) -> None:
         raise UserError("node", node.name, reason)
 
 
+def check_model(run: NodeRun) -> None:
+    """Refuse a model for other joints or cameras than the robot's, where both are known.
+
+    Raises:
+        UserError: naming the joints or cameras that are missing.
+    """
+    model, robot_file = run.value("model"), run.value("robot_file")
+    if not model:
+        return
+    described = describe(named_model(model))
+    if robot_file:
+        check_robot_joints(described.joints, robot_file, run.value("joint_prefix") or "")
+    cameras = run.value("camera_names")
+    if cameras:
+        where = f"the choice {run.settings['camera_names'].where}"
+        check_names("camera_names", described.camera_names, cameras, where=where)
+
+
+def check_limits(run: NodeRun) -> None:
+    """Refuse a robot whose limits are wrong or not complete; those of a topic come later."""
+    if run.value("robot_description_topic") == "":
+        load_robot_limits(
+            joint_names=run.value("joint_names"),
+            robot_file=run.value("robot_file"),
+            robot_description=run.value("robot_description"),
+            robot_description_file=run.value("robot_description_file"),
+            joint_limits_file=run.value("joint_limits_file"),
+            joint_prefix=run.value("joint_prefix"),
+        )
+
+
 def _resolve_node(
-    node: NodeSpec, options: Options, share: Path, robot_file: Path, robot: str
+    stack: StackSpec,
+    node: NodeSpec,
+    options: Options,
+    share: Path,
+    robot_file: Path,
+    files: Sequence[Sequence[Section]],
+    robot: str,
 ) -> NodeRun:
-    files = []
-    for name in node.parameter_files:
-        path = share / "config" / name
-        read_file(path)
-        files.append(path)
-    parameters: dict[str, Any] = {}
-    for name, value in node.overrides.items():
-        if value == "{simulated_robot}":
-            value = options.robot == SIMULATED
-        if isinstance(value, str):
-            value = value.replace("{robot_file}", str(robot_file)).replace("{robot}", robot)
-        parameters[name] = value
-    if options.use_sim_time:
-        parameters["use_sim_time"] = True
-    for node_name, name, value in options.sets:
-        if node_name in (node.name, process_label(node.name, robot)):
-            parameters[name] = value
+    label, namespace = process_label(node.name, robot), options.namespace_of(robot)
+    layers = node_layers(stack, node, options, share, robot_file, files, robot)
     return NodeRun(
         node=node,
         robot=robot,
-        namespace=options.namespace_of(robot),
-        parameter_files=(*files, *(path.absolute() for path in options.params_files)),
-        parameters=parameters,
+        namespace=namespace,
+        settings=merge(node.name, label, layers),
+        parameter_files=tuple(built_in_files(stack, node, share)),
+        # ROS takes the first rule that fits.
+        remaps=(*options.remap_rules(), *(f"{a}:={b}" for a, b in node.remaps.items())),
+        log_level=options.log_level,
     )
 
 
 def find_robot(robot: str, share: Path) -> Path:
-    """Return the file of limits of a robot, given as a name or as a path."""
+    """Return the file of limits of a robot, given as a name or as a path.
+
+    Raises:
+        UserError: there is none, or it holds no limits.
+    """
     name = SIMULATED_ROBOT if robot == SIMULATED else robot
-    if "/" in name or name.endswith((".yaml", ".yml")):
-        path = Path(name).absolute()
+    if is_path(name):
+        path = Path(name).expanduser().absolute()
+    else:
+        folder = share / "config" / "robots"
+        path = folder / f"{name}.yaml"
         if not path.is_file():
-            raise UserError("robot", robot, "there is no such file")
-        return path
-    path = share / "config" / "robots" / f"{name}.yaml"
-    if not path.is_file():
-        known = [SIMULATED, *(p.stem for p in (share / "config" / "robots").glob("*.yaml"))]
-        raise UserError("robot", robot, f"is unknown{nearest(robot, known)}")
+            known = [SIMULATED, *(found.stem for found in folder.glob("*.yaml"))]
+            raise UserError("robot", robot, f"is unknown{nearest(robot, known)}")
+    load_limits_file(path)
     return path
-
-
-def check_parameter_file(path: Path, stack: StackSpec) -> None:
-    """Check that a person's parameter file exists, has the form of ROS, and names known nodes."""
-    if not path.is_file():
-        raise UserError("params_file", str(path), "there is no such file")
-    data = read_file(path, "params_file")
-    if not isinstance(data, Mapping) or not data:
-        raise UserError("params_file", str(path), "must map node names to ros__parameters")
-    names = [node.name for node in stack.nodes]
-    for node_name, body in _node_bodies(data):
-        last = node_name.rpartition("/")[2]
-        if "*" not in last and last not in names:
-            raise UserError(
-                "params_file", node_name, f"is no node of stack {stack.name}{nearest(last, names)}"
-            )
-        if not isinstance(body.get("ros__parameters"), Mapping):
-            raise UserError("params_file", node_name, "must hold a mapping ros__parameters")
-
-
-def _node_bodies(data: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Mapping[Any, Any]]]:
-    """Flatten namespaces: `left: {buffer_node: {ros__parameters: ..}}` is left/buffer_node."""
-    bodies: list[tuple[str, Mapping[Any, Any]]] = []
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if not isinstance(value, Mapping):
-            raise UserError("params_file", name, "must be a mapping")
-        if "ros__parameters" in value or not any(isinstance(v, Mapping) for v in value.values()):
-            bodies.append((name, value))
-        else:
-            bodies.extend(_node_bodies(value, prefix=f"{name}/"))
-    return bodies
-
-
-def parse_set(text: str) -> tuple[str, str, Any]:
-    """Split `node.parameter=value`; the value is read as YAML, as `ros2 param set` reads it."""
-    target, sign, value = text.partition("=")
-    node, dot, parameter = target.partition(".")
-    if not (sign and dot and node and parameter):
-        raise UserError("set", text, "must be node.parameter=value")
-    read = parse_yaml(value, text, "set") if value else ""
-    if read is None or isinstance(read, Mapping):
-        raise UserError("set", text, "its value must be a number, text, true, false or a list")
-    return node, parameter, read
 
 
 def parameter_text(value: Any) -> str:
@@ -249,4 +292,4 @@ def parameter_text(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return {"inf": ".inf", "-inf": "-.inf"}.get(str(value), ".nan")
     # JSON is YAML on one line, and a float keeps its point or exponent in it.
-    return json.dumps(str(value) if isinstance(value, Path) else value)
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)

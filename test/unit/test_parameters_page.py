@@ -13,4 +13,4 @@ def test_the_page_tells_what_the_nodes_declare() -> None:
 def test_every_node_is_on_the_page() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "parameters_page.py"))
     nodes = {path.stem for path in ROOT.glob("physis_*/**/*_node.py")}
-    assert set(made["NODES"]) == nodes
+    assert set(made["NODE_PARAMETERS"]) == nodes

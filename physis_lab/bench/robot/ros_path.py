@@ -44,7 +44,8 @@ from physis_lab.session.session import loopback_environment
 from physis_ros.node.domain import choose
 from physis_ros.node.share import share_directory
 from physis_ros.stack.description import load_stack
-from physis_ros.stack.resolution import Options, ProcessSpec, resolve
+from physis_ros.stack.options import Options
+from physis_ros.stack.resolution import ProcessSpec, resolve
 from physis_ros.stack.supervisor import Supervisor
 from physis_ros.stack.transport import remove_abandoned
 from physis_ros.timeline.stream_record import CHUNKS_FILE

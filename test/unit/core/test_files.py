@@ -34,6 +34,8 @@ def test_merge_keys_may_repeat() -> None:
         ("a.yaml", "a: 1\nb: [1, 2\nc: 3\n", "line 3: "),
         ("a.yaml", "a: !!python/object/apply:os.getcwd []", "line 1: "),
         ("a.yaml", "\x00", "is not YAML"),
+        ("a.yaml", "a: 2026-13-45", "is not YAML: month must be in"),
+        ("a.yaml", "[" * 5000, "is nested too deeply"),
         ("a.json", '{"a": 1,\n', "line 2: "),
     ],
 )

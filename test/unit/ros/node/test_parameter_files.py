@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from physis_core.types import UserError
-from physis_ros.node.base import BaseParameters
 from physis_ros.node.parameters import resolve
-from physis_ros.stack.description import NODE_MODULES
+from physis_ros.stack.description import NODE_MODULES, NODE_PARAMETERS
 
 CONFIG = Path(__file__).resolve().parents[4] / "config"
 SUFFIX = ".param.yaml"
@@ -20,17 +19,16 @@ FILES = sorted(CONFIG.glob(f"*{SUFFIX}"))
 
 
 def parameters_of(node: str) -> type[Any]:
-    """Return the dataclass of a node's parameters, the one that its module uses."""
+    """The dataclass of a node's parameters."""
+    module, _, name = NODE_PARAMETERS[node].partition(":")
+    kind: type[Any] = getattr(importlib.import_module(module), name)
+    return kind
+
+
+@pytest.mark.parametrize("node", NODE_PARAMETERS)
+def test_the_node_declares_what_the_launcher_checks(node: str) -> None:
     module = importlib.import_module(NODE_MODULES[node])
-    found = [
-        item
-        for item in vars(module).values()
-        if isinstance(item, type)
-        and issubclass(item, BaseParameters)
-        and item is not BaseParameters
-    ]
-    assert len(found) == 1, found
-    return found[0]
+    assert any(item is parameters_of(node) for item in vars(module).values())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,14 +14,10 @@ from hypothesis import strategies as st
 
 from physis_core.types import UserError
 from physis_ros.stack.description import NodeSpec, StackSpec
-from physis_ros.stack.resolution import (
-    NodeRun,
-    Options,
-    check_parameter_file,
-    parameter_text,
-    parse_set,
-    resolve,
-)
+from physis_ros.stack.options import Options, parse_cameras
+from physis_ros.stack.resolution import NodeRun, notes, parameter_text, resolve
+
+CONFIG = Path(__file__).resolve().parents[4] / "config"
 
 STACK = StackSpec(
     name="test",
@@ -29,10 +27,20 @@ STACK = StackSpec(
             name="safety_node",
             must_live=True,
             parameter_files=("safety_node.param.yaml",),
-            overrides={"robot_file": "{robot_file}"},
+            overrides={
+                "robot_file": "{robot_file}",
+                "rate_hz": 150.0,
+                "enabled_at_start": "{simulated_robot}",
+            },
         ),
         NodeSpec(name="robot_sim_node", part="simulated_robot"),
-        NodeSpec(name="engine_node", part="engine", remaps={"observation": "eyes"}),
+        NodeSpec(
+            name="engine_node",
+            part="engine",
+            parameter_files=("engine_node.param.yaml",),
+            overrides={"robot_file": "{robot_file}"},
+            remaps={"observation": "eyes"},
+        ),
     ),
 )
 
@@ -41,9 +49,11 @@ STACK = StackSpec(
 def share(tmp_path: Path) -> Path:
     config = tmp_path / "config"
     (config / "robots").mkdir(parents=True)
-    (config / "robots" / "ur5e.yaml").write_text("{}")
-    (config / "robots" / "other.yaml").write_text("{}")
-    (config / "safety_node.param.yaml").write_text("/**: {ros__parameters: {}}")
+    for name in ("robots/ur5e.yaml", "robots/panda.yaml", "robots/ur5e.urdf"):
+        shutil.copy(CONFIG / name, config / name)
+    shutil.copy(CONFIG / "robots" / "ur5e.yaml", config / "robots" / "other.yaml")
+    for node in ("safety_node", "engine_node", "buffer_node", "observation_node"):
+        shutil.copy(CONFIG / f"{node}.param.yaml", config / f"{node}.param.yaml")
     return tmp_path
 
 
@@ -51,17 +61,47 @@ def names(runs: tuple[NodeRun, ...]) -> list[str]:
     return [run.node.name for run in runs]
 
 
+def origins(run: NodeRun, *parameters: str) -> list[tuple[Any, str]]:
+    return [(run.settings[name].value, run.settings[name].origin) for name in parameters]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    return path
+
+
 def test_all_run_for_a_simulated_robot_with_a_local_engine(share: Path) -> None:
     runs = resolve(STACK, Options(), share)
     assert names(runs) == ["safety_node", "robot_sim_node", "engine_node"]
     words = " ".join(runs[0].process().command[1:])
     assert words == (
-        "-m physis_ros.safety.safety_node --ros-args -r __node:=safety_node -r __ns:=/ "
+        "-m physis_ros.safety.safety_node --ros-args "
         f"--params-file {share}/config/safety_node.param.yaml "
-        f'-p robot_file:="{share}/config/robots/ur5e.yaml"'
+        f'-p robot_file:="{share}/config/robots/ur5e.yaml" -p rate_hz:=150.0 '
+        "-p enabled_at_start:=true -r __node:=safety_node -r __ns:=/"
     )
     assert runs[0].process().must_live
-    assert "observation:=eyes" in runs[2].arguments()
+    assert "observation:=eyes" in runs[2].words()
+
+
+def test_each_layer_wins_over_the_one_before(share: Path, tmp_path: Path) -> None:
+    """The issue's case: a section of the node in a params file loses against the command line."""
+    text = "safety_node: {ros__parameters: {rate_hz: 120.0, late_s: 0.3, slow_most: 1.5}}"
+    options = Options(params_files=(write(tmp_path, text),), sets=(("safety_node", "late_s", 0.1),))
+    run = resolve(STACK, options, share)[0]
+    assert origins(run, "robot_file", "rate_hz", "late_s", "slow_most", "status_hz") == [
+        (f"{share}/config/robots/ur5e.yaml", "robot"),
+        (120.0, "params file"),
+        (0.1, "command line"),
+        (1.5, "params file"),
+        (20.0, "built-in"),
+    ]
+    assert not any("p.yaml" in word for word in run.words())
+
+
+def test_without_a_file_the_stack_wins_over_what_is_built_in(share: Path) -> None:
+    assert origins(resolve(STACK, Options(), share)[0], "rate_hz") == [(150.0, "stack")]
 
 
 @pytest.mark.parametrize("engine", ["remote", "none"])
@@ -74,128 +114,146 @@ def test_a_real_robot_is_never_simulated(share: Path) -> None:
     assert names(runs) == ["safety_node", "engine_node"]
     assert runs[0].parameters["robot_file"] == str(share / "config/robots/other.yaml")
     assert runs[0].namespace == "/left/arm"
+    assert origins(runs[0], "enabled_at_start") == [(False, "robot")]
 
 
-def test_what_is_set_by_hand_is_the_strongest_and_comes_last(share: Path) -> None:
-    options = Options(
-        use_sim_time=True,
-        sets=(("safety_node", "robot_file", "x"), ("safety_node", "rate_hz", 2.0)),
-    )
-    run = resolve(STACK, options, share)[0]
-    assert run.parameters == {"robot_file": "x", "use_sim_time": True, "rate_hz": 2.0}
-    assert run.arguments()[-1] == "rate_hz:=2.0"
-
-
-def test_each_robot_has_its_nodes_and_all_share_the_engine(share: Path) -> None:
+def test_each_robot_has_its_nodes_and_all_share_the_engine(share: Path, tmp_path: Path) -> None:
     stack = StackSpec(
         name="two",
         summary="",
         nodes=(
             NodeSpec(name="buffer_node", overrides={"stream_id": "{robot}"}),
-            NodeSpec(name="engine_node", part="engine"),
+            NodeSpec(
+                name="engine_node", part="engine", parameter_files=("engine_node.param.yaml",)
+            ),
         ),
         robots=("left", "right"),
     )
+    path = write(tmp_path, "left: {buffer_node: {ros__parameters: {coast_s: 0.5}}}")
     options = Options(
         namespace="hall",
+        params_files=(path,),
         sets=(("buffer_node", "servo_hz", 50.0), ("right/buffer_node", "lead_s", 0.1)),
     )
     left, right, engine = resolve(stack, options, share)
     labels = [run.process().name for run in (left, right, engine)]
     assert labels == ["left/buffer_node", "right/buffer_node", "engine_node"]
     assert [r.namespace for r in (left, right, engine)] == ["/hall/left", "/hall/right", "/hall"]
-    assert left.parameters == {"stream_id": "left", "servo_hz": 50.0}
+    assert left.parameters == {"stream_id": "left", "servo_hz": 50.0, "coast_s": 0.5}
     assert right.parameters == {"stream_id": "right", "servo_hz": 50.0, "lead_s": 0.1}
     for wrong in ("middle/buffer_node", "left/engine_node"):
         with pytest.raises(UserError, match=f"node: '{wrong}': is not in stack two"):
             resolve(stack, Options(sets=((wrong, "a", 1),)), share)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ({"engine": "loacl"}, "engine: 'loacl'"),
-        ({"namespace": "1left"}, "namespace: '1left'"),
-        ({"namespace": "a//b"}, "namespace: 'a//b'"),
-    ],
-)
-def test_a_wrong_choice_is_named(choice: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Options(**choice)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="controller_topic: '/a': would be one for all robots"):
+        resolve(stack, Options(controller_topic="/a"), share)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (Options(robot="ur5"), r"robot: 'ur5': is unknown; did you mean 'ur5e'\?"),
-        (Options(robot="no/such.yaml"), "robot: 'no/such.yaml': there is no such file"),
-        (Options(params_files=(Path("no.yaml"),)), "params_file: 'no.yaml': there is no such file"),
+        (Options(robot="no/such.yaml"), "no/such.yaml': No such file"),
+        (Options(robot="/"), "'/': Is a directory"),
+        (Options(params_files=(Path("no.yaml"),)), "no.yaml': No such file"),
         (Options(sets=(("sefety_node", "a", 1),)), r"node: 'sefety_node': .*'safety_node'"),
+        (Options(sets=(("safety_node", "rate", 1),)), r"safety_node.rate: 1: .*'rate_hz'.*\(set\)"),
+        (
+            Options(sets=(("safety_node", "enabled_at_start", 0),)),
+            r"safety_node.enabled_at_start: 0: must be bool, not int \(set\)",
+        ),
+        (
+            Options(engine="remote", sets=(("engine_node", "seed", 1),)),
+            "set: 'engine_node.seed=1': this node does not run here",
+        ),
+        (
+            Options(robot="other", remaps=("robot_sim_node:a:=b",)),
+            "remap: 'robot_sim_node:a:=b': this node does not run here",
+        ),
+        (Options(cameras=parse_cameras("front")), "cameras: .*no node of stack test here uses it"),
+        (Options(model="no_such_model"), "model: 'no_such_model': no such file; in checkpoints/"),
+        (Options(urdf="none.urdf"), "none.urdf': cannot be read: No such file"),
+        (
+            Options(robot="panda"),
+            "joint_names: 'shoulder_pan_joint, .*the robot panda has panda_joint1",
+        ),
     ],
 )
-def test_what_is_not_there_is_refused(share: Path, options: Options, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_is_wrong_is_refused_before_anything_starts(
+    share: Path, options: Options, message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         resolve(STACK, options, share)
+    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "must map node names"),
-        ("a: [1", "params|file"),
-        ("safty_node: {ros__parameters: {a: 1}}", r"'safty_node': .*'safety_node'"),
-        ("safety_node: {parameters: {a: 1}}", "safety_node"),
-        ("safety_node: 3", "must be a mapping"),
-        ("left: {safty_node: {ros__parameters: {a: 1}}}", "left/safty_node"),
-    ],
-)
-def test_a_wrong_parameter_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=message):
-        check_parameter_file(path, STACK)
+def test_a_robot_with_other_joints_takes_its_own_model(share: Path) -> None:
+    stack = StackSpec(name="robot", summary="", nodes=STACK.nodes[:1])
+    assert names(resolve(stack, Options(robot="panda"), share)) == ["safety_node"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "safety_node: {ros__parameters: {a: 1}}",
-        "/**: {ros__parameters: {a: {b: 1}}}",
-        "left: {safety_node: {ros__parameters: {a: 1}}}",
-        "/left/safety_node: {ros__parameters: {}}",
-        "/**/engine_node: {ros__parameters: {}}",
-    ],
-)
-def test_a_right_parameter_file_passes(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(text)
-    check_parameter_file(path, STACK)
+def test_a_robot_file_without_a_limit_is_refused_with_the_file(share: Path) -> None:
+    path = write(share, "joints: {a: {upper_rad: 1.0, velocity_rad_s: 1.0}}")
+    with pytest.raises(UserError) as caught:
+        resolve(STACK, Options(robot=str(path), engine="none"), share)
+    assert str(caught.value).startswith(f"joints.a.lower_rad: None: missing in {path}")
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("n.p=1", 1),
-        ("n.p=1.5", 1.5),
-        ("n.p=1e-3", 0.001),
-        ("n.p=true", True),
-        ("n.p=a=b", "a=b"),
-        ("n.p=", ""),
-        ("n.p=[1.0, 2.0]", [1.0, 2.0]),
-    ],
-)
-def test_values_are_read_with_their_type(text: str, value: object) -> None:
-    assert parse_set(text) == ("n", "p", value)
+def test_the_model_must_find_its_cameras(share: Path) -> None:
+    stack = StackSpec(
+        name="eyes",
+        summary="",
+        nodes=(
+            NodeSpec(name="observation_node", parameter_files=("observation_node.param.yaml",)),
+        ),
+    )
+    (run,) = resolve(stack, Options(cameras=parse_cameras("front=/cam/color/image_raw")), share)
+    assert "camera/front/image_raw:=/cam/color/image_raw" in run.words()
+    with pytest.raises(UserError, match="camera_names: 'front': the model.* has wrist"):
+        resolve(stack, Options(cameras=parse_cameras("wrist")), share)
 
 
-def test_a_nested_parameter_may_be_set() -> None:
-    assert parse_set("n.a.b=1") == ("n", "a.b", 1)
+def test_choices_reach_the_words_of_a_node(share: Path) -> None:
+    options = Options(
+        robot="other", engine="none", controller_topic="ur/traj", log_level="debug",
+        urdf=str(share / "config/robots/ur5e.urdf"), joint_prefix="left_",
+    )  # fmt: skip
+    words = resolve(STACK, options, share)[0].words()
+    assert words[words.index("--log-level") + 1] == "debug"
+    assert "joint_trajectory_controller/joint_trajectory:=ur/traj" in words
+    assert 'joint_prefix:="left_"' in words
+    assert f'robot_description_file:="{share}/config/robots/ur5e.urdf"' in words
 
 
-@pytest.mark.parametrize("text", ["n", "n=1", ".p=1", "n.=1", "n.p=[1", "n.p={a: 1}"])
-def test_a_setting_without_its_form_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="set"):
-        parse_set(text)
+def test_sections_that_no_node_reads_are_noted(share: Path, tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "amcl: {ros__parameters: {a: 1}}\nsafty_node: {ros__parameters: {rate_hz: 100.0}}",
+    )
+    options = Options(params_files=(path,))
+    runs = resolve(STACK, options, share)
+    assert notes(runs, options) == [
+        f"{path}: for no node of this stack: amcl, safty_node; did you mean 'safety_node'?"
+    ]
+    assert notes(runs, Options()) == []
+
+
+def test_an_own_stack_file_may_bring_its_parameters(share: Path, tmp_path: Path) -> None:
+    from physis_ros.stack.description import load_stack
+
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "mine.param.yaml").write_text("/**: {ros__parameters: {servo_hz: 77.0}}")
+    (own / "mine.yaml").write_text("nodes: {buffer_node: {parameter_files: [mine.param.yaml]}}")
+    (run,) = resolve(load_stack(str(own / "mine.yaml"), share), Options(), share)
+    assert origins(run, "servo_hz") == [(77.0, "stack")]
+    assert run.parameter_files == ()
+
+
+def test_parameters_set_afterwards_are_checked_too(share: Path) -> None:
+    run = resolve(STACK, Options(), share)[0].with_parameters({"rate_hz": 80.0}, "pace")
+    assert origins(run, "rate_hz", "robot_file")[0] == (80.0, "command line")
+    with pytest.raises(UserError, match="safety_node.rate_hz: 0.0"):
+        run.with_parameters({"rate_hz": 0.0}, "pace")
 
 
 @given(
