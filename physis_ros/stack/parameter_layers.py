@@ -108,29 +108,35 @@ def merge(node: str, label: str, layers: Iterable[Layer]) -> dict[str, Setting]:
         UserError: an unknown parameter, a value that does not fit, or a parameter that must be set
             and is not; the line names node, parameter, value and layer.
     """
-    known = declared(node)
-    settings: dict[str, Setting] = {
+    settings = {
         name: Setting(value=declaration.default, origin="built-in", where="default")
-        for name, declaration in known.items()
+        for name, declaration in declared(node).items()
     }
     for layer in layers:
-        for name, value in layer.values.items():
-            declaration = known.get(name)
-            if declaration is None and layer.shared:
-                continue
-            if declaration is None:
-                reason = f"no such parameter{nearest(name, known)}"
-                raise UserError(f"{label}.{name}", value, f"{reason} ({layer.where})")
-            try:
-                checked = declaration.check(value)
-            except UserError as error:
-                raise UserError(
-                    f"{label}.{name}", error.value, f"{error.reason} ({layer.where})"
-                ) from None
-            settings[name] = Setting(value=checked, origin=layer.origin, where=layer.where)
+        settings.update(checked(node, label, layer))
     for name, setting in settings.items():
         if setting.value is REQUIRED:
             raise UserError(f"{label}.{name}", None, "must be set")
+    return settings
+
+
+def checked(node: str, label: str, layer: Layer) -> dict[str, Setting]:
+    """What one layer sets. UserError as `merge`."""
+    known = declared(node)
+    settings: dict[str, Setting] = {}
+    for name, value in layer.values.items():
+        declaration = known.get(name)
+        if declaration is None and layer.shared:
+            continue
+        if declaration is None:
+            reason = f"no such parameter{nearest(name, known)}"
+            raise UserError(f"{label}.{name}", value, f"{reason} ({layer.where})")
+        try:
+            fitting = declaration.check(value)
+        except UserError as error:
+            reason = f"{error.reason} ({layer.where})"
+            raise UserError(f"{label}.{name}", error.value, reason) from None
+        settings[name] = Setting(value=fitting, origin=layer.origin, where=layer.where)
     return settings
 
 

@@ -32,6 +32,7 @@ from physis_ros.stack.parameter_layers import (
     Section,
     Setting,
     check_shared,
+    checked,
     declared,
     merge,
     read_sections,
@@ -81,8 +82,7 @@ class NodeRun:
     def with_parameters(self, values: Mapping[str, Any], where: str) -> NodeRun:
         """The same run, these values set as by the command line."""
         layer = Layer(origin="command line", where=where, values=values)
-        checked = merge(self.node.name, self.label, [layer])
-        chosen = {name: checked[name] for name in values}
+        chosen = checked(self.node.name, self.label, layer)
         return dataclasses.replace(self, settings={**self.settings, **chosen})
 
     def words(self) -> list[str]:
@@ -142,7 +142,7 @@ def resolve(stack: StackSpec, options: Options, share: Path) -> tuple[NodeRun, .
             other joints or cameras.
     """
     robot_file = find_robot(options.robot, share)
-    files = [read_sections(path.expanduser().absolute()) for path in options.params_files]
+    files = [read_sections(path.expanduser()) for path in options.params_files]
     for sections in files:
         for section in filter(lambda s: s.wild, sections):
             check_shared(section)
@@ -163,7 +163,7 @@ def resolve(stack: StackSpec, options: Options, share: Path) -> tuple[NodeRun, .
 
 def notes(runs: Sequence[NodeRun], options: Options) -> list[str]:
     """What a person should know of the choices before the nodes start."""
-    files = [read_sections(path.expanduser().absolute()) for path in options.params_files]
+    files = [read_sections(path.expanduser()) for path in options.params_files]
     names = [run.full_name for run in runs]
     lines = []
     for path, patterns in unused(files, names).items():

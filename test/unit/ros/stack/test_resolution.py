@@ -254,6 +254,8 @@ def test_parameters_set_afterwards_are_checked_too(share: Path) -> None:
     assert origins(run, "rate_hz", "robot_file")[0] == (80.0, "command line")
     with pytest.raises(UserError, match="safety_node.rate_hz: 0.0"):
         run.with_parameters({"rate_hz": 0.0}, "pace")
+    engine = resolve(STACK, Options(), share)[2].with_parameters({"period_s": 0.2}, "pace")
+    assert (engine.value("period_s"), engine.value("model")) == (0.2, "physis_tiny_follow")
 
 
 @given(
