@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import importlib.util
 import os
 import resource
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from physis_core.types import UserError
 from physis_ros.node.domain import FREE_DOMAINS, domain_from, in_use
+from physis_ros.node.packages import command_for
 from physis_ros.node.share import share_directory
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.transport import (
@@ -169,6 +171,8 @@ def dds(environment: Mapping[str, str]) -> CheckResult:
 
 
 def rendering(environment: Mapping[str, str]) -> CheckResult:
+    if importlib.util.find_spec("mujoco") is None:
+        return not_installed("rendering", "mujoco", "the simulated arm needs it")
     backend = environment.get("MUJOCO_GL", "egl")
     if backend == "egl" and ctypes.util.find_library("EGL") is None and not _loads("libEGL.so.1"):
         return CheckResult(
@@ -193,6 +197,8 @@ def rendering(environment: Mapping[str, str]) -> CheckResult:
 
 
 def torch_devices(environment: Mapping[str, str]) -> CheckResult:
+    if importlib.util.find_spec("torch") is None:
+        return not_installed("torch", "torch", "the engine needs it")
     code = (
         "import torch\n"
         "n = torch.cuda.device_count()\n"
@@ -203,6 +209,17 @@ def torch_devices(environment: Mapping[str, str]) -> CheckResult:
     )
     ok, text = probe([sys.executable, "-c", code], environment)
     return CheckResult(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
+
+
+def not_installed(name: str, package: str, need: str) -> CheckResult:
+    """A package that a robot's host may lack. After `make build`, the check of the pins fails."""
+    return CheckResult(
+        name=name,
+        ok=False,
+        required=False,
+        detail=f"the Python package {package!r} is not installed; only {need}",
+        remedy=command_for(package),
+    )
 
 
 def shared_memory() -> CheckResult:

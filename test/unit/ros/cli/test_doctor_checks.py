@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from physis_ros.cli import doctor_checks as checks
 from physis_ros.cli.doctor_checks import probe
+from physis_ros.node.packages import command_for
 
 
 def test_a_lock_that_differs_names_each_package(tmp_path: Path) -> None:
@@ -55,12 +57,28 @@ def test_a_middleware_that_is_not_there_is_named() -> None:
     assert checks.middleware({}).ok
 
 
-def test_without_egl_the_apt_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_egl_the_apt_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.ctypes.util, "find_library", lambda name: None)
     monkeypatch.setattr(checks, "_loads", lambda name: False)
     found = checks.rendering({"MUJOCO_GL": "egl"})
     assert not found.ok
     assert found.remedy == "sudo apt install libegl1"
+
+
+@pytest.mark.parametrize(
+    ("check", "package"), [(checks.rendering, "mujoco"), (checks.torch_devices, "torch")]
+)
+def test_what_only_engine_or_lab_need_is_a_note_on_a_robot(
+    check: Callable[[dict[str, str]], checks.CheckResult],
+    package: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    found = check({})
+    assert not found.ok
+    assert not found.required
+    assert f"{package!r} is not installed" in found.detail
+    assert found.remedy == command_for(package)
 
 
 def test_a_probe_tells_the_last_line_of_what_went_wrong() -> None:
