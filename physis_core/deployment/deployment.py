@@ -17,7 +17,6 @@ from physis_core.decoding import decode
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.pipeline.costs import CostTable
-from physis_core.pipeline.emulation import Emulation
 from physis_core.pipeline.partition import Partition, make_partition
 from physis_core.types import StageGraph, UserError
 
@@ -77,7 +76,8 @@ class Deployment:
     max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
     costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
         at start.
-    noise, noise_seed: of emulated devices (see `Emulation`).
+    noise: relative standard deviation of a task's duration on emulated devices, drawn from
+        `noise_seed` for each chunk and stage.
     recovery: for the streams of a lost worker. `none`: they end. Otherwise the worker is started
         again and they continue in a new epoch, with the KV of the last `snapshot`, or with KV that
         they `rebuild` from their last outputs.
@@ -136,6 +136,8 @@ class Deployment:
         for name in ("credits", "max_batch", "threads", "snapshot_every", "respawns"):
             if getattr(self, name) < 1:
                 raise UserError(name, getattr(self, name), "must be at least 1")
+        if not 0.0 <= self.noise < 0.3:
+            raise UserError("noise", self.noise, "must be in [0, 0.3): durations stay positive")
         for spec in self.devices:
             if spec.worker >= max(self.workers, 1):
                 raise UserError("worker", spec.worker, f"there are {self.workers} workers")
@@ -153,12 +155,6 @@ class Deployment:
     @property
     def graph(self) -> StageGraph:
         return self.routes[0].partition.graph
-
-    @property
-    def emulation(self) -> Emulation:
-        if self.costs is None:
-            raise UserError("costs", None, "emulated devices need them")
-        return Emulation(costs=self.costs, noise=self.noise, seed=self.noise_seed)
 
     def cost_table(self) -> CostTable | None:
         return None if self.costs is None else CostTable(self.costs)

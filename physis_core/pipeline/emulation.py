@@ -1,31 +1,11 @@
-"""Emulated devices: they take the time that a profile says instead of computing."""
+"""The spread of the durations of emulated devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
-
-from physis_core.types import UserError
 
 _TABLE = 1 << 14
 _MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulation:
-    """`noise` is the relative standard deviation of one task's duration, drawn anew per (chunk,
-    stage).
-    """
-
-    costs: Mapping[int, Mapping[int, float]]
-    noise: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.noise < 0.3:
-            raise UserError("noise", self.noise, "must be in [0, 0.3): durations stay positive")
 
 
 class DurationNoise:

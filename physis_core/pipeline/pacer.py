@@ -135,15 +135,11 @@ class Pacer:
         self._due[chunk_id] = (release_s, deadline_s)
         return deadline_s
 
-    def cancelled(self, chunk_id: int) -> None:
-        """The chunk will never finish; it is not a miss but a drop."""
-        self._due.pop(chunk_id, None)
-
     def completed(self, chunk_id: int, exit_s: float) -> Delivery:
         """The chunk finished. It is also kept until `due` hands it out.
 
         Raises:
-            KeyError: the chunk was never released, or was cancelled.
+            KeyError: the chunk was never released.
         """
         release_s, deadline_s = self._due.pop(chunk_id)
         deliver_s = exit_s

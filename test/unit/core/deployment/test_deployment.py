@@ -46,6 +46,8 @@ def test_a_device_holds_each_block_once():
     [
         ({"max_batch": 0}, "max_batch"),
         ({"credits": 0}, "credits"),
+        ({"noise": 0.5}, "noise"),
+        ({"noise": -0.1}, "noise"),
         ({"link": "smoke"}, "link"),
         ({"device_kind": "emulated"}, "costs"),
         ({"device_kind": "gpu"}, "device"),

@@ -135,10 +135,8 @@ def test_without_hold_the_accounting_stays() -> None:
     assert (delivery.deliver_s, delivery.deadline_s) == (2.0, deadline_s)
 
 
-def test_a_cancelled_chunk_is_forgotten() -> None:
+def test_a_chunk_that_was_not_released_is_an_error() -> None:
     pacer = Pacer(PacerConfig(period_s=1.0))
-    pacer.released(0, 0.0)
-    pacer.cancelled(0)
     with pytest.raises(KeyError):
         pacer.completed(0, 1.0)
 
