@@ -53,9 +53,8 @@ class Loop(Node):
             JointState, "joint_states", self._on_joints, qos_profile_sensor_data
         )
         self.create_subscription(Image, "world/frame", self._on_frame, 2)
-        self.commands = self.create_publisher(
-            JointTrajectory, "joint_trajectory_controller/joint_trajectory", 1
-        )
+        # A topic of the world alone: nothing of this file can move a robot.
+        self.commands = self.create_publisher(JointTrajectory, "world/command", 8)
         self.reset = self.create_client(ResetWorld, "world/reset")
         self.step = self.create_client(StepWorld, "world/step")
 

@@ -128,8 +128,9 @@ def _rows(
         )
     given = np.asarray(positions, dtype=np.float64).reshape(rows, len(names))
     ordered = given[:, [names.index(name) for name in contract.joint_names]]
-    if not np.isfinite(ordered).all():
-        row, joint = np.argwhere(~np.isfinite(ordered))[0]
+    fits = np.abs(ordered) <= np.finfo(np.float32).max  # false for NaN, too
+    if not fits.all():
+        row, joint = np.argwhere(~fits)[0]
         raise UserError(
             f"positions[{row}, {contract.joint_names[joint]}]",
             float(ordered[row, joint]),

@@ -1,7 +1,8 @@
-"""What a world says of its camera, and what it hears from a commander."""
+"""The messages of a world: its camera out, commanded trajectories in."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from builtin_interfaces.msg import Time
@@ -11,6 +12,10 @@ from trajectory_msgs.msg import JointTrajectory
 from physis_ros.node.time_messages import duration_to_seconds, time_to_ns
 from physis_ros.robot.trajectory_controller import Trajectory, TrajectoryPoint
 from physis_ros.world.codec import WorldContract
+
+LARGEST = 1e6
+"""Of a commanded position, velocity or acceleration [rad, rad/s, rad/s^2]. What is larger would
+overflow on its way through interpolation and float32."""
 
 
 def camera_info(contract: WorldContract, *, stamp: Time, frame_id: str) -> CameraInfo:
@@ -27,7 +32,7 @@ def camera_info(contract: WorldContract, *, stamp: Time, frame_id: str) -> Camer
 
 
 def commanded_trajectory(message: JointTrajectory, seconds: Callable[[int], float]) -> Trajectory:
-    """As it came: nothing is checked here. `seconds` turns ROS nanoseconds into the controller's
+    """As it came; nothing is checked here. `seconds` turns ROS nanoseconds into the controller's
     time; a stamp of 0 starts when it is first played."""
     stamp_ns = time_to_ns(message.header.stamp)
     return Trajectory(
@@ -44,3 +49,19 @@ def commanded_trajectory(message: JointTrajectory, seconds: Callable[[int], floa
             for p in message.points
         ),
     )
+
+
+def wrong_number(trajectory: Trajectory) -> str | None:
+    """The first number that no joint can follow: not finite, or above `LARGEST`; None: all fit.
+
+    The trajectory controller itself, as the real one, plays such numbers.
+    """
+    for index, point in enumerate(trajectory.points):
+        for field in ("positions", "velocities", "accelerations"):
+            for place, value in enumerate(getattr(point, field)):
+                if math.isfinite(value) and abs(value) <= LARGEST:
+                    continue
+                names = trajectory.joint_names
+                joint = names[place] if place < len(names) else place
+                return f"point {index}: {field}[{joint}]: {value:g}, must be within +-{LARGEST:g}"
+    return None

@@ -21,8 +21,8 @@ from physis_core.types import Array, FinishedChunk, Observation, ObservationStam
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.image_messages import rgb_to_compressed, rgb_to_image
 from physis_ros.node.interfaces import (
-    JOINT_TRAJECTORY,
     WORLD_CAMERA_INFO,
+    WORLD_COMMAND,
     WORLD_FRAME,
     WORLD_FRAME_COMPRESSED,
     in_namespace,
@@ -32,7 +32,7 @@ from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.trajectory_controller import ControllerConfig, TrajectoryController
 from physis_ros.world.clock import FrameSpread, FreeClock
 from physis_ros.world.codec import WorldContract
-from physis_ros.world.messages import camera_info, commanded_trajectory
+from physis_ros.world.messages import camera_info, commanded_trajectory, wrong_number
 from physis_ros.world.parameters import WorldParameters
 
 _WAITING_CHUNKS = 8
@@ -80,7 +80,7 @@ class World:
         self._subscription: Any = None
         if free:
             self._subscription = node.subscribe(
-                in_namespace(JOINT_TRAJECTORY, namespace), self._take_trajectory
+                in_namespace(WORLD_COMMAND, namespace), self._take_command
             )
 
     @property
@@ -145,18 +145,17 @@ class World:
 
     # Free running ------------------------------------------------------------------------------
 
-    def _take_trajectory(self, message: JointTrajectory) -> None:
+    def _take_command(self, message: JointTrajectory) -> None:
         if self._controller is None:
-            self._refuse("trajectory: the world has no first frame yet: call world/reset")
+            self._refuse("command: the world has no first frame yet: call world/reset")
             return
         now_ns = self._node.now_ns()
         trajectory = commanded_trajectory(message, self._seconds)
-        if not all(np.isfinite(p.positions).all() for p in trajectory.points):
-            self._refuse("trajectory: a position is not finite")
-            return
-        reason = self._controller.accept(trajectory, self._seconds(now_ns))
+        reason = wrong_number(trajectory)
+        if reason is None:
+            reason = self._controller.accept(trajectory, self._seconds(now_ns))
         if reason is not None:
-            self._refuse(f"trajectory: {reason}")
+            self._refuse(f"command: {reason}")
             return
         self.reason = ""
 

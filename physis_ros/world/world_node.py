@@ -1,10 +1,10 @@
 """Commanded actions in, frames out: the world model as a ROS node, for a simulator's loop.
 
-For each world: `<namespace>/joint_trajectory_controller/joint_trajectory` in (free-running), and
-`<namespace>/world/frame`, `world/frame/compressed`, `world/camera_info` out, each stamped with the
-instant that it depicts. Services `world/reset` (a first frame and its joints) and `world/step`
-(lockstep: one chunk of actions, and its frames back) name the world by its `stream_id`. Nothing
-leaves a world before its first reset. Several worlds are streams of one engine.
+For each world: `<namespace>/world/command` in (free-running), and `<namespace>/world/frame`,
+`world/frame/compressed`, `world/camera_info` out, each stamped with the instant that it depicts.
+Services `world/reset` (a first frame and its joints) and `world/step` (lockstep: one chunk of
+actions, and its frames back) name the world by its `stream_id`. Nothing leaves a world before its
+first reset. Several worlds are streams of one engine.
 
 A model or parameter that does not fit ends the process with exit code 2 (with `autostart`), or
 leaves the node unconfigured. A stream that fails ends it with exit code 1.
@@ -85,8 +85,9 @@ class WorldNode(PhysisNode[WorldParameters]):
         deployment = params.deployment(model)
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
-        start_engine(self._engine, params.start_timeout_s, self.stopping)
-        self.get_logger().info(
+        log = self.get_logger()
+        start_engine(self._engine, params.start_timeout_s, self.stopping, log.info)
+        log.info(
             f"{model.label}: {described.steps} steps x {described.blocks} blocks, "
             f"{params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; a chunk is "
@@ -217,6 +218,10 @@ class WorldNode(PhysisNode[WorldParameters]):
             self.request_exit(EXIT_FAULT, f"{event.stream_id}: stream failed: {reason}")
         elif event.kind == "overload":
             self.get_logger().warning(f"overload: {event.reason}")
+
+    def waits_for(self) -> str:
+        waiting = [name for name, world in self._worlds.items() if not world.has_first_frame]
+        return f"world/reset of {', '.join(waiting)}" if waiting else ""
 
     def diagnose(self) -> Sequence[Diagnosis]:
         if self._engine is None or not self.active:

@@ -23,6 +23,7 @@ from physis_ros.node.image_messages import image_to_rgb, rgb_to_compressed, rgb_
 from physis_ros.node.interfaces import (
     JOINT_TRAJECTORY,
     WORLD_CAMERA_INFO,
+    WORLD_COMMAND,
     WORLD_FRAME,
     WORLD_FRAME_COMPRESSED,
     WORLD_RESET,
@@ -178,7 +179,7 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
         "world_node", f"model:={world_file(tmp_path)}", "workers:=0", "frame_hz:=10.0"
     )
     frames: list[Image] = ros.listen(WORLD_FRAME)
-    commands = ros.publisher(JOINT_TRAJECTORY)
+    commands = ros.publisher(WORLD_COMMAND)
     ros.wait_for_diagnosis("world world", "waits for world/reset")
     assert not frames
     began_ns = time.time_ns()
@@ -203,10 +204,20 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
     after = pixels(frames[-6:]).astype(float).mean(axis=0)
     assert np.abs(after - before).mean() > 1.0
 
-    # A trajectory that does not fit is said in one line, and frames go on.
+    # A command that does not fit is said in one line, and frames go on as they were.
+    message.points[0].velocities = [0.0, float("nan")]
+    commands.publish(message)
+    ros.wait_for_diagnosis("world world", "command: point 0: velocities[a]: nan")
+    message.points[0].velocities = []
     message.joint_names = ["b", "c"]
     commands.publish(message)
     ros.wait_for_diagnosis("world world", "joint 'c'")
+    kept_ns = time_to_ns(frames[-1].header.stamp)
+    # With a state that is not finite, no chunk could be made any more.
+    ros.wait(lambda: time_to_ns(frames[-1].header.stamp) > kept_ns + 6 * STEP_NS, "frames")
+    # The topic of a robot's controller moves no world.
+    names = dict(ros.node.get_topic_names_and_types())
+    assert JOINT_TRAJECTORY.name not in {name.strip("/") for name in names}
     count = len(frames)
     refused = step(ros, "world", np.zeros((FRAMES, 2)))
     assert "lockstep" in refused.reason
