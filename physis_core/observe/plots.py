@@ -11,12 +11,10 @@ import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from physis_core.observe.report import RunTables
+from physis_core.observe.report import RunTables, deadline_misses_s, underruns_s
 from physis_core.observe.rowlog import RowTable
 
 Column = npt.NDArray[np.float64]
-
-LEAD_S = 2.0
 
 # Colour-blind safe (Okabe and Ito); each has the same meaning in every picture.
 INTERVAL, AGE, MISS, UNDERRUN, ERROR, STILL = (
@@ -32,19 +30,25 @@ def save(figure: Figure, path: Path) -> None:
 def plot_run(
     tables: RunTables, arm: RowTable | None, path: Path, *, period_ms: float, warmup_s: float
 ) -> None:
+    """Draw `run_figure` into a file."""
+    save(run_figure(tables, arm, period_ms=period_ms, warmup_s=warmup_s), path)
+
+
+def run_figure(
+    tables: RunTables, arm: RowTable | None, *, period_ms: float, warmup_s: float
+) -> Figure:
     """Output interval, age at servo ticks, misses and underruns, tracking error, over time.
 
     `arm` has columns t_s, error_m, still_error_m on the same steady clock; None leaves the last
-    panel out. Starts LEAD_S before the first commanded point.
+    panel out. Time 0 is the start of the servo log, as in the report: the first `warmup_s` are grey
+    and nothing of them is counted.
     """
     chunks, servo = tables.chunks, tables.servo
     panels = 3 if arm is None else 4
     figure = Figure(figsize=(11, 2.2 * panels + 0.8), layout="constrained")
     axes: Any = figure.subplots(panels, 1, sharex=True)
-    played = np.flatnonzero(servo["underrun"] == 0)
-    first_s = float(servo["t_s"][played[0]] if played.size else servo["t_s"][0])
-    origin_s = max(first_s - LEAD_S, float(servo["t_s"][0]))
-    warmup_s -= origin_s - float(servo["t_s"][0])
+    origin_s = float(servo["t_s"][0])
+    steady_s = origin_s + warmup_s
     taken = chunks["accepted"] > 0
     chunk_t = chunks["t_s"][taken] - origin_s
     exits = chunks["exit_ns"][taken]
@@ -66,10 +70,8 @@ def plot_run(
     axes[1].set_ylabel("action age at\nservo tick [ms]")
     axes[1].set_ylim(bottom=0)
 
-    missed = taken & (chunks["exit_ns"] > chunks["deadline_ns"])
-    miss_t = np.sort(chunks["t_s"][missed] - origin_s)
-    # Before the first point there was nothing to run out.
-    under_t = np.sort(servo_t[(servo["underrun"] > 0) & (servo["t_s"] >= first_s)])
+    miss_t = np.sort(deadline_misses_s(chunks, from_s=steady_s) - origin_s)
+    under_t = np.sort(underruns_s(servo, from_s=steady_s) - origin_s)
     end_s = float(servo_t[-1])
     for times, colour, label in (
         (miss_t, MISS, f"deadline misses ({miss_t.size})"),
@@ -92,9 +94,9 @@ def plot_run(
     for axis in axes:
         axis.axvspan(0, warmup_s, color="0.93", zorder=-1)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("time [s]   (grey: warm-up, left out of the report)")
+    axes[-1].set_xlabel(f"time [s]   (grey: the first {warmup_s:.1f} s, left out of the report)")
     axes[-1].set_xlim(0, end_s)
-    save(figure, path)
+    return figure
 
 
 def plot_plan(models: Mapping[str, Mapping[str, Any]], path: Path) -> None:

@@ -76,6 +76,19 @@ class RunSamples:
     deadline_misses: int
 
 
+def deadline_misses_s(chunks: RowTable, *, from_s: float, until_s: float = math.inf) -> Column:
+    """When the chunks came that were completed after their deadline (steady clock), in the log's
+    order. A chunk that the buffer did not accept counts too."""
+    steady = (chunks["t_s"] >= from_s) & (chunks["t_s"] <= until_s)
+    return np.asarray(chunks["t_s"][steady & (chunks["exit_ns"] > chunks["deadline_ns"])])
+
+
+def underruns_s(servo: RowTable, *, from_s: float, until_s: float = math.inf) -> Column:
+    """The servo ticks without a valid point (steady clock)."""
+    steady = (servo["t_s"] >= from_s) & (servo["t_s"] <= until_s)
+    return np.asarray(servo["t_s"][steady & (servo["underrun"] > 0)])
+
+
 def samples_of(
     chunks: RowTable, servo: RowTable, *, from_s: float, until_s: float = math.inf
 ) -> RunSamples:
@@ -93,7 +106,6 @@ def samples_of(
     same_epoch = epochs[1:] == epochs[:-1]
     captures = chunks["capture_oldest_ns"][taken]
     played = steady_servo & (servo["underrun"] == 0)
-    missed = chunks["exit_ns"][steady_chunk] > chunks["deadline_ns"][steady_chunk]
     return RunSamples(
         interval_ms=np.diff(exits)[same_epoch] / NS_PER_MS,
         response_ms=ms("exit_ns", "entry_ns", taken),
@@ -106,8 +118,8 @@ def samples_of(
         chunks=int(np.count_nonzero(taken)),
         replans=int(np.count_nonzero(np.diff(captures) > 0)) if captures.size else 0,
         played=int(np.count_nonzero(played)),
-        underruns=int(np.count_nonzero(servo["underrun"][steady_servo])),
-        deadline_misses=int(np.count_nonzero(missed)),
+        underruns=underruns_s(servo, from_s=from_s, until_s=until_s).size,
+        deadline_misses=deadline_misses_s(chunks, from_s=from_s, until_s=until_s).size,
     )
 
 

@@ -70,7 +70,7 @@ def print_times(report: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"Chunks {report['chunks']}, dropped {report['dropped']}, "
         f"deadline misses {report['deadline_misses']}, underruns {report['underruns']} "
-        f"(the first {report['warmup_s']:.1f} s, in which the engine starts, are left out)"
+        f"(the first {report['warmup_s']:.1f} s are left out: start of the engine, warm-up)"
     )
 
 

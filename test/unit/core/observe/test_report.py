@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from physis_core.observe.plots import plot_run
+from physis_core.observe.plots import plot_run, run_figure
 from physis_core.observe.report import (
     BUFFER_CHUNK_COLUMNS,
     BUFFER_SERVO_COLUMNS,
@@ -116,3 +116,27 @@ def test_can_be_read_printed_and_drawn(tables: RunTables, tmp_path: Path) -> Non
     assert "servo 5" in out.getvalue()
     plot_run(tables, None, tmp_path / "run.png", period_ms=100, warmup_s=1.0)
     assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_picture_counts_and_greys_what_the_report_says(tables: RunTables, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    warmup_s = float(random.uniform(0.5, 3.0))
+    servo, chunks = tables.servo, tables.chunks
+    servo["underrun"][:] = random.random(servo.rows) < 0.3
+    chunks["accepted"][:] = random.random(chunks.rows) < 0.7
+    chunks["deadline_ns"][:] += random.normal(0.0, 50.0 * MS, chunks.rows)
+    report = report_of(tables, warmup_s=warmup_s)
+    figure = run_figure(tables, None, period_ms=100, warmup_s=report["warmup_s"])
+    labels = [text.get_text() for text in figure.axes[2].get_legend().get_texts()]
+    assert labels == [
+        f"deadline misses ({report['deadline_misses']})",
+        f"underruns ({report['underruns']})",
+    ]
+    for axis in figure.axes:
+        assert axis.patches[0].get_x() == 0.0
+        assert axis.patches[0].get_width() == pytest.approx(report["warmup_s"])
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=160))
+    for text in (out.getvalue(), figure.axes[-1].get_xlabel()):
+        assert f"the first {warmup_s:.1f} s" in text
