@@ -19,8 +19,19 @@ KVMode = Literal["noisy", "clean"]
 Refresh = Literal["entry", "every_step"]
 
 
+_LONGEST_SHOWN = 200
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    if len(text) <= _LONGEST_SHOWN:
+        return text
+    return f"{text[: _LONGEST_SHOWN // 2]}... ({len(text)} characters)"
+
+
 class UserError(ValueError):
-    """Bad input from a person: the message names the field and the value, on one line.
+    """Bad input from a person: the message names the field and the value, on one line. A long value
+    is cut in the message; `value` is the whole.
 
     Command line verbs print it and exit with 2; nodes publish it and go on running.
     """
@@ -29,7 +40,7 @@ class UserError(ValueError):
         self.field = field
         self.value = value
         self.reason = reason
-        super().__init__(f"{field}: {value!r}: {reason}")
+        super().__init__(f"{field}: {_shown(value)}: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -160,6 +171,16 @@ class Refused:
     short_resource: str = ""
     device: str = ""
     nearest: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The reason, and in brackets what is short, where, and what would fit."""
+        short = f"short of {self.short_resource}" if self.short_resource else ""
+        if short and self.device:
+            short += f" on {self.device}"
+        nearest = f"would fit: {self.nearest}" if self.nearest else ""
+        details = "; ".join(filter(None, (short, nearest)))
+        return f"{self.reason} ({details})" if details else self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

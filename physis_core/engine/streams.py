@@ -174,7 +174,7 @@ class Streams:
             return Refused(
                 reason=f"the engine is overloaded at device {state.where}",
                 short_resource="time",
-                device=str(state.where),
+                device=f"device {state.where}",
             )
         return None
 

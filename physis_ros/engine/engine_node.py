@@ -35,6 +35,7 @@ from physis_ros.engine.life import (
     check_stream_names,
     destroy_handlers,
     let_engine_threads_run,
+    one_line,
     start_engine,
 )
 from physis_ros.engine.parameters import EngineParameters
@@ -48,7 +49,6 @@ from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import CloseStream, OpenStream
 
 _HOUSEKEEPING_PERIOD_S = 0.5
-_LONGEST_REASON = 160
 
 
 class EngineNode(PhysisNode[EngineParameters]):
@@ -104,8 +104,9 @@ class EngineNode(PhysisNode[EngineParameters]):
             on_event=self._on_event,
             admission=_admission(params, deployment),
         )
-        start_engine(self._engine, params.start_timeout_s, self.stopping)
-        self.get_logger().info(
+        log = self.get_logger()
+        start_engine(self._engine, params.start_timeout_s, self.stopping, log.info)
+        log.info(
             f"{model.label}: {described.steps} steps x {described.blocks} blocks, "
             f"{params.partition} over "
             f"{len(deployment.devices)} devices in {deployment.workers} workers; "
@@ -121,7 +122,7 @@ class EngineNode(PhysisNode[EngineParameters]):
                 StreamSettings(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
             )
             if refused is not None:
-                raise UserError("stream_ids", stream_id, refused.reason)
+                raise UserError("stream_ids", stream_id, refused.sentence)
         self._services_made = [
             self.create_service(OPEN_STREAM.type, OPEN_STREAM.name, self._serve_open),
             self.create_service(CLOSE_STREAM.type, CLOSE_STREAM.name, self._serve_close),
@@ -162,8 +163,7 @@ class EngineNode(PhysisNode[EngineParameters]):
                 refused = Refused(reason=str(error))
         response.admitted = refused is None
         if refused is not None:
-            parts = (refused.reason, refused.short_resource, refused.device, refused.nearest)
-            response.reason = "; ".join(part for part in parts if part)
+            response.reason = refused.sentence
         elif streams is not None:
             response.epoch = streams.by_id[request.stream_id].epoch
         return response
@@ -209,10 +209,10 @@ class EngineNode(PhysisNode[EngineParameters]):
     def _on_event(self, event: EngineEvent) -> None:
         self._notes[event.kind] = self._notes.get(event.kind, 0) + max(event.count, 1)
         if event.kind in ("worker_given_up", "edge_given_up"):
-            self._lost = _short(event.reason)
+            self._lost = one_line(event.reason)
         elif event.kind in ("worker_lost", "edge_lost"):
             # The edges of a dead worker are lost with it, and may be noticed first.
-            lost = f"worker {event.worker} is lost: {_short(event.reason)}"
+            lost = f"worker {event.worker} is lost: {one_line(event.reason)}"
             if self.params.recovery != "none":
                 self.get_logger().warning(f"{lost}; it is made good by {self.params.recovery}")
             elif not self._lost or event.kind == "worker_lost":
@@ -221,7 +221,7 @@ class EngineNode(PhysisNode[EngineParameters]):
             self.get_logger().info(f"{event.stream_id}: goes on {event.reason}")
         elif event.kind == "stream_failed":
             self._failed.add(event.stream_id)
-            self.get_logger().error(f"{event.stream_id}: stream failed: {_short(event.reason)}")
+            self.get_logger().error(f"{event.stream_id}: stream failed: {one_line(event.reason)}")
         elif event.kind in ("overload", "message_refused"):
             self.get_logger().warning(f"{event.kind}: {event.reason}")
 
@@ -229,7 +229,7 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     async def _keep_house(self) -> None:
         if self._engine is not None and self._engine.failure:
-            self._lost = _short(self._engine.failure)
+            self._lost = one_line(self._engine.failure)
         if self._lost:
             self.set_fault(self._lost)
             self.publish_diagnostics()
@@ -242,7 +242,14 @@ class EngineNode(PhysisNode[EngineParameters]):
                 continue
             refused = await streams.open_later(stream.settings)
             if refused is not None:
-                self.get_logger().error(f"{stream.stream_id}: not opened again: {refused.reason}")
+                self.get_logger().error(f"{stream.stream_id}: not opened again: {refused.sentence}")
+
+    def waits_for(self) -> str:
+        streams = self._streams
+        if streams is None:
+            return ""
+        now_s = self.steady_s()
+        return "; ".join(filter(None, (s.waits_for(now_s) for s in streams.by_id.values())))
 
     def diagnose(self) -> Sequence[Diagnosis]:
         streams = self._streams
@@ -263,12 +270,6 @@ def _admission(params: EngineParameters, deployment: Deployment) -> StreamAdmiss
         memory_bytes=params.device_memory_gib * 2**30 or math.inf,
         max_response_s=params.slo_response_s or math.inf,
     )
-
-
-def _short(reason: str) -> str:
-    """One line of a reason that a library may have written over many."""
-    line = " ".join(reason.split())
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 def _check_namespace(field: str, namespace: str) -> None:

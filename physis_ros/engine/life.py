@@ -1,8 +1,9 @@
-"""Shared by engine_node and world_node: checks of stream names, start of the engine."""
+"""Shared by engine_node and world_node: checks of stream names, start of the engine, log lines."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,16 @@ from rclpy.timer import Timer
 
 from physis_core.engine.engine import Engine
 from physis_core.types import UserError
+from physis_ros.node.waiting import WaitNotice
 
 _SWITCH_S = 5e-4
+_LONGEST_REASON = 160
+
+
+def one_line(reason: str) -> str:
+    """A reason for the log: on one line, and cut where it is long."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:
@@ -24,16 +33,34 @@ def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:
             raise UserError(name, list(values), "holds a value twice")
 
 
-def start_engine(engine: Engine, timeout_s: float, given_up: Callable[[], bool]) -> None:
-    """Start the workers and wait until all are warm.
+def start_engine(
+    engine: Engine,
+    timeout_s: float,
+    given_up: Callable[[], bool],
+    say: Callable[[str], object],
+) -> None:
+    """Start the workers and wait until all are warm. `say` is given a line for the log where that
+    takes seconds.
 
     Raises:
         UserError: the deployment is wrong.
         TimeoutError: the workers are not ready in time; another start may succeed.
         InterruptedError: `given_up` became true.
     """
+    count = engine.deployment.workers
+    who = f"{count} worker{'' if count == 1 else 's'}" if count else "a worker in this process"
+    say(f"starts {who} with {engine.deployment.model.label}")
+    notice = WaitNotice()
+    waits_for = f"{who} to load the model and warm it up, at most {timeout_s:g} s"
+
+    def asked() -> bool:
+        line = notice.look(waits_for, time.monotonic())
+        if line:
+            say(line)
+        return given_up()
+
     try:
-        engine.start(timeout_s=timeout_s, given_up=given_up)
+        engine.start(timeout_s=timeout_s, given_up=asked)
     except TimeoutError as error:
         raise TimeoutError(
             f"start_timeout_s: {timeout_s:g}: the workers are not ready: {error}"

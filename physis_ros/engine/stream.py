@@ -5,6 +5,7 @@ Observations come on the executor's thread, chunks on the engine's; what both to
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from rclpy.task import Future
 from physis_core.engine.engine import Engine
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.chunk_messages import chunk_message, observation_from_message
+from physis_ros.engine.life import one_line
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
 from physis_ros.engine.wam_codec import WamContract, action_positions
 from physis_ros.msg import Observation as ObservationMessage
@@ -26,6 +28,8 @@ from physis_ros.node.time_messages import SteadyToRos
 _REMEMBERED = 512
 _CONDITION_S = 5.0
 _ASSERTIONS_A_LEASE = 4
+_SILENCE_S = 1.0
+"""Without an observation for so long, the stream waits for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,7 @@ class EngineStream:
         # By observation id: what the model was given, and whether its stamps are suspect.
         self._given: OrderedDict[int, tuple[float, bool]] = OrderedDict()
         self._last_id = -1
+        self._observed_s = -math.inf
         self._chunks = node.publisher(in_namespace(chunk_topic, settings.namespace))
         lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
         # Between chunks, too: a stream that pauses has an engine.
@@ -104,6 +109,17 @@ class EngineStream:
             self._beat = beat
             self._chunks.assert_liveliness()
 
+    def waits_for(self, now_s: float) -> str:
+        """Why no observation comes; empty where one came lately, and while the stream closes."""
+        if self.closing or now_s - self._observed_s < _SILENCE_S:
+            return ""
+        topic = self._subscription.topic_name
+        if self.reason:
+            return f"{self.stream_id}: an observation that fits: {self.reason}"
+        if not self._node.count_publishers(topic):
+            return f"{self.stream_id}: an observation; nobody publishes {topic}"
+        return f"{self.stream_id}: an observation; the publisher of {topic} sends none"
+
     def destroy(self) -> None:
         self._node.destroy_timer(self._alive)
         self._node.destroy_subscription(self._subscription)
@@ -126,6 +142,8 @@ class EngineStream:
             self._estimator.restart()
 
     def _take_observation(self, message: ObservationMessage) -> None:
+        if self.closing:
+            return  # the engine takes no more of it
         if message.stream_id != self.stream_id:
             self._refuse(
                 str(
@@ -159,6 +177,7 @@ class EngineStream:
             self._refuse(f"{self.stream_id}: {refused.reason}")
             return
         self.observations += 1
+        self._observed_s = self._node.steady_s()
         self.reason = ""
 
     def _follow_instruction(self) -> None:
@@ -172,7 +191,8 @@ class EngineStream:
             self._changing = False
             refused = done.result()
             if refused is not None:
-                self._node.get_logger().warning(f"{self.stream_id}: instruction: {refused.reason}")
+                line = one_line(f"{self.stream_id}: instruction: {refused.reason}")
+                self._node.get_logger().warning(line)
             if self._instruction != sent:
                 self._follow_instruction()
 
@@ -183,6 +203,7 @@ class EngineStream:
 
     def _refuse(self, reason: str) -> None:
         self.refused += 1
+        reason = one_line(reason)
         if reason != self.reason:
             self._node.get_logger().error(reason)
         self.reason = reason
