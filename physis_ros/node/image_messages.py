@@ -2,7 +2,8 @@
 
 The table of encodings is explicit: one that is not in it is refused by name, never guessed. Reading
 makes no copy until the colours are turned; a padded `step` and big-endian words are honoured.
-Sixteen bit grey is scaled to eight by its high byte: the full range of a camera, not of a scene.
+Sixteen bit grey (mono16) is scaled to eight by its high byte: the full range of a camera, not of a
+scene. Depth is refused: no model here takes it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,6 @@ def _encodings() -> dict[str, Encoding]:
         "mono16": Encoding(channels=1, bits=16, to_rgb=grey),
         # OpenCV's own names: one channel is grey, three and four are in its order, blue first.
         "8UC1": Encoding(channels=1, bits=8, to_rgb=grey),
-        "16UC1": Encoding(channels=1, bits=16, to_rgb=grey),
         "8UC3": Encoding(channels=3, bits=8, to_rgb=bgr),
         "8UC4": Encoding(channels=4, bits=8, to_rgb=_convert(cv2.COLOR_BGRA2RGB)),
         # Two pixels share one colour: UYVY under the old name, YUYV under the newer one.
@@ -79,6 +79,8 @@ def _encodings() -> dict[str, Encoding]:
 
 
 ENCODINGS = _encodings()
+DEPTH = ("16UC1", "32FC1")
+"""Depth in millimetres and in metres (REP 118). Its high byte would be a nearly black picture."""
 
 
 def image_to_rgb(message: Image, *, field: str) -> Rgb:
@@ -86,9 +88,9 @@ def image_to_rgb(message: Image, *, field: str) -> Rgb:
 
     Raises:
         UserError: an encoding outside the table, or sizes that contradict each other; `field` says
-        which
-            camera it was.
+            which camera it was.
     """
+    _refuse_depth(f"{field}.encoding", message.encoding, message.encoding)
     encoding = ENCODINGS.get(message.encoding)
     if encoding is None:
         known = ", ".join(sorted(ENCODINGS))
@@ -134,8 +136,8 @@ def compressed_to_rgb(message: CompressedImage, *, field: str) -> Rgb:
         UserError: another format (a compressedDepth image among them), or bytes that do not decode.
     """
     text = message.format
-    if "compressedDepth" in text:
-        raise UserError(f"{field}.format", text, "is a depth image, not a colour image")
+    pixels_as = "16UC1" if "compressedDepth" in text else text.split(";")[0].strip()
+    _refuse_depth(f"{field}.format", text, pixels_as)
     kind = text.split(";")[-1].lower()
     if not any(name in kind for name in ("jpeg", "jpg", "png")):
         raise UserError(f"{field}.format", text, "unknown; known: jpeg, png")
@@ -152,6 +154,11 @@ def compressed_to_rgb(message: CompressedImage, *, field: str) -> Rgb:
     if rgb.dtype not in (np.uint8, np.uint16):
         raise UserError(f"{field}.format", text, f"decodes to {rgb.dtype}; 8 or 16 bits are known")
     return _eight_bits(rgb)
+
+
+def _refuse_depth(field: str, value: str, encoding: str) -> None:
+    if encoding in DEPTH:
+        raise UserError(field, value, "is a depth image; the model takes colour")
 
 
 def _eight_bits(pixels: npt.NDArray[Any]) -> Rgb:

@@ -84,9 +84,20 @@ def test_opencv_names() -> None:
     np.testing.assert_array_equal(
         image_to_rgb(message(colour, "8UC3"), field="x"), colour[:, :, ::-1]
     )
-    grey = RNG.integers(0, 2**16, (4, 6)).astype(np.uint16)
-    got = image_to_rgb(message(grey, "16UC1", bigendian=True), field="x")
-    np.testing.assert_array_equal(got[:, :, 1], grey >> 8)
+    grey = RNG.integers(0, 2**8, (4, 6)).astype(np.uint8)
+    got = image_to_rgb(message(grey, "8UC1"), field="x")
+    np.testing.assert_array_equal(got[:, :, 1], grey)
+
+
+@pytest.mark.parametrize("encoding", ["16UC1", "32FC1"])
+def test_depth_is_refused_where_colour_is_wanted(encoding: str) -> None:
+    """2500 mm would be a pixel of 9."""
+    depth = np.full((4, 6), 2500, np.uint16 if encoding == "16UC1" else np.float32)
+    with pytest.raises(UserError) as refused:
+        image_to_rgb(message(depth, encoding), field="camera/front")
+    assert str(refused.value) == (
+        f"camera/front.encoding: '{encoding}': is a depth image; the model takes colour"
+    )
 
 
 @pytest.mark.parametrize(("encoding", "luma_first"), [("yuv422", False), ("yuv422_yuy2", True)])
@@ -114,7 +125,7 @@ def test_rgb8_is_read_without_a_copy() -> None:
     assert np.shares_memory(got, np.frombuffer(source.data, np.uint8))
 
 
-@pytest.mark.parametrize("encoding", ["", "rgb9", "32FC1", "nv12", "RGB8"])
+@pytest.mark.parametrize("encoding", ["", "rgb9", "nv12", "nv21", "RGB8"])
 def test_unknown_encodings_are_refused_by_name(encoding: str) -> None:
     source = message(np.zeros((2, 2, 3), np.uint8), encoding)
     with pytest.raises(UserError, match=f"camera/front.encoding: '{encoding}': unknown"):
@@ -180,6 +191,8 @@ def test_jpeg_and_png_come_back() -> None:
     ("text", "data", "said"),
     [
         ("16UC1; compressedDepth png", b"x", "depth image"),
+        ("16UC1; png compressed ", b"x", "depth image"),
+        ("32FC1; compressedDepth", b"x", "depth image"),
         ("h264", b"x", "unknown; known: jpeg, png"),
         ("jpeg", b"", "no image"),
         ("jpeg", b"not a picture", "do not decode"),
