@@ -13,6 +13,7 @@ import physis_ros
 from physis_core.types import UserError
 from physis_ros.cli import doctor_checks as checks
 from physis_ros.cli.doctor_checks import CheckResult
+from physis_ros.cli.doctor_graph import running_robot
 from physis_ros.stack.environment import process_environment
 
 SUMMARY = "check this machine; print the remedy for what is missing or wrong"
@@ -25,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="CHECK",
         help="skip a check (may be repeated)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="run this check alone (may be repeated), such as --only robot beside a running robot",
     )
 
 
@@ -55,6 +63,7 @@ def all_checks() -> dict[str, Callable[[], CheckResult]]:
         "dds": lambda: checks.dds(environment),
         "rendering": lambda: checks.rendering(environment),
         "torch": lambda: checks.torch_devices(environment),
+        "robot": lambda: running_robot(environment),
         "real time": checks.real_time,
         "machine": checks.machine,
     }
@@ -69,12 +78,13 @@ def show(finding: CheckResult) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     available = all_checks()
-    for name in args.skip:
-        if name not in available:
-            raise UserError("skip", name, f"is none of {', '.join(available)}")
+    for field in ("skip", "only"):
+        for name in getattr(args, field):
+            if name not in available:
+                raise UserError(field, name, f"is none of {', '.join(available)}")
     findings = []
     for name, check in available.items():
-        if name not in args.skip:
+        if name not in args.skip and name in (args.only or available):
             findings.append(check())
             show(findings[-1])
     failed = [finding.name for finding in findings if finding.required and not finding.ok]

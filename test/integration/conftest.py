@@ -35,6 +35,7 @@ class RosBench:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._folder = folder
         self.logs: dict[int, Path] = {}
+        self._others: list[Any] = []
         self._context = rclpy.Context()
         rclpy.init(context=self._context, domain_id=domain)
         self.node = rclpy.create_node("bench", context=self._context)
@@ -82,6 +83,12 @@ class RosBench:
     def chunk_publisher(self) -> Any:
         """Of `action_chunk`, as an engine offers it; alive while it sends."""
         return self.publisher(action_chunk(offered=True))
+
+    def another_node(self, name: str) -> Any:
+        """Of this process, with a name of its own; it is there to publish."""
+        node = rclpy.create_node(name, context=self._context)
+        self._others.append(node)
+        return node
 
     def call(self, service: Service, request: Any) -> Any:
         client = self.node.create_client(service.type, service.name)
@@ -143,7 +150,8 @@ class RosBench:
                 process.kill()
                 process.wait()
         self._executor.shutdown()
-        self.node.destroy_node()
+        for node in (self.node, *self._others):
+            node.destroy_node()
         rclpy.shutdown(context=self._context)
 
 
