@@ -26,8 +26,10 @@ from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
 from physis_ros.node.node_parameters import NodeParameters
 from physis_ros.node.parameters import BaseParameters
 from physis_ros.node.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
+from physis_ros.node.waiting import WaitNotice
 
 __all__ = [
+    "ACTIVE",
     "ERROR",
     "EXIT_FAULT",
     "EXIT_OK",
@@ -42,6 +44,8 @@ __all__ = [
 ]
 
 _DIAGNOSTICS_PERIOD_S = 1.0
+ACTIVE = "active"
+"""What each node logs when it begins to work; `physis up` reads it."""
 
 
 P = TypeVar("P", bound=BaseParameters)
@@ -60,6 +64,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         self._exit_code = EXIT_OK
         self._fault = ""
         self._qos_faults: dict[str, str] = {}
+        self._wait = WaitNotice()
         self.parameters: NodeParameters[P] = NodeParameters(
             self, parameters, validate=self.validate_parameters, on_change=self.on_parameters
         )
@@ -69,7 +74,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         self._diagnostics = self.create_publisher(
             DIAGNOSTICS.type, DIAGNOSTICS.name, DIAGNOSTICS.qos
         )
-        self.steady_timer(_DIAGNOSTICS_PERIOD_S, self.publish_diagnostics)
+        self.steady_timer(_DIAGNOSTICS_PERIOD_S, self._every_second)
 
     # What a node may override ------------------------------------------------------------------
 
@@ -97,6 +102,11 @@ class PhysisNode(LifecycleNode, Generic[P]):
     def diagnose(self) -> Sequence[Diagnosis]:
         """Statuses for /diagnostics, once a second."""
         return ()
+
+    def waits_for(self) -> str:
+        """What does not come, and why, while the node is active and cannot do its work; empty where
+        it works. Logged after some seconds."""
+        return ""
 
     # What a node uses --------------------------------------------------------------------------
 
@@ -126,6 +136,14 @@ class PhysisNode(LifecycleNode, Generic[P]):
     def standstill(self) -> str:
         """Why simulated time does not advance; empty where it does, and on wall time."""
         return self._clocks.standstill()
+
+    def clock_fault(self) -> str:
+        """Why simulated time does not serve: it stands still or is too coarse; else empty."""
+        return self._clocks.fault()
+
+    def clock_step_s(self) -> float:
+        """The usual step in which simulated time advances; 0 where it is fine, and on wall time."""
+        return self._clocks.step_s()
 
     def steady_timer(self, period_s: float, callback: TimerCallback) -> Timer:
         """A timer that a paused or jumping /clock does not touch."""
@@ -192,7 +210,10 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         done = self._run("activate", self.activate)
-        return done if done != TransitionCallbackReturn.SUCCESS else super().on_activate(state)
+        if done != TransitionCallbackReturn.SUCCESS:
+            return done
+        self.get_logger().info(ACTIVE)
+        return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         done = self._run("deactivate", self.deactivate)
@@ -259,6 +280,12 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     # Own work ----------------------------------------------------------------------------------
 
+    def _every_second(self) -> None:
+        self.publish_diagnostics()
+        line = self._wait.look(self.waits_for() if self.active else "", self.steady_s())
+        if line:
+            self.get_logger().info(line)
+
     def publish_diagnostics(self) -> None:
         state = self._state_machine.current_state[1]
         own_level, own_message = OK, state
@@ -266,8 +293,8 @@ class PhysisNode(LifecycleNode, Generic[P]):
             own_level, own_message = ERROR, self._fault
         elif self._qos_faults:
             own_level, own_message = WARN, "; ".join(self._qos_faults.values())
-        elif standstill := self.standstill():
-            own_level, own_message = WARN, standstill
+        elif clock_fault := self.clock_fault():
+            own_level, own_message = WARN, clock_fault
         found = [
             Diagnosis(part="node", level=own_level, message=own_message, values={"state": state})
         ]

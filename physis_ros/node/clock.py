@@ -5,8 +5,10 @@ ROS time stamps what leaves the process; the steady clock measures every duratio
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -72,6 +74,44 @@ class ClockJumpWatch:
         return ClockJump(delta_s=drift_s) if abs(drift_s) > self._threshold_s else None
 
 
+LEAST_CLOCK_HZ = 20.0
+"""The lowest rate of /clock, in simulated time, at which the stack is meant to work."""
+FINEST_STEP_S = 0.005
+"""Smaller steps of simulated time are not measured: they disturb nothing."""
+
+
+class ClockSteps:
+    """How coarse simulated time is: the steps in which it advances. Pure.
+
+    A sensor stamps between two steps, so its stamp may lie ahead of ROS time by up to one of them.
+    """
+
+    def __init__(self, *, window: int = 16, memory_s: float = 3.0) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=window)
+        self._memory_s = memory_s
+
+    def add(self, step_s: float, steady_s: float) -> None:
+        """ROS time advanced by `step_s` at once, at the steady instant `steady_s`."""
+        if step_s >= FINEST_STEP_S:
+            self._steps.append((steady_s, step_s))
+
+    def step_s(self, steady_s: float) -> float:
+        """The usual step; 0 where it is finer than FINEST_STEP_S or not known yet."""
+        steps = [step_s for at_s, step_s in self._steps if steady_s - at_s <= self._memory_s]
+        return statistics.median(steps) if len(steps) >= 3 else 0.0
+
+    def fault(self, steady_s: float) -> str:
+        """One line where /clock is coarser than LEAST_CLOCK_HZ; else empty."""
+        step_s = self.step_s(steady_s)
+        # A simulator keeps its rate only about.
+        if step_s <= 1.1 / LEAST_CLOCK_HZ:
+            return ""
+        return (
+            f"/clock advances in steps of {step_s:.3f} s ({1.0 / step_s:.1f} Hz); "
+            f"at least {LEAST_CLOCK_HZ:g} Hz is needed"
+        )
+
+
 TimerCallback: TypeAlias = Callable[[], None] | Callable[[], Coroutine[Any, Any, None]]
 
 _LOOK_PERIOD_S = 0.1
@@ -87,17 +127,18 @@ class NodeClock:
         self._node = node
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._on_jump = on_jump
+        self._steps = ClockSteps()
         self._watch = ClockJumpWatch(
             threshold_s=jump_s, simulated=bool(node.get_parameter("use_sim_time").value)
         )
         # The callback reports a step of /clock at once; polling finds everything else.
         self._handle = node.get_clock().create_jump_callback(
             JumpThreshold(
-                min_forward=Duration(seconds=jump_s),
+                min_forward=Duration(seconds=min(jump_s, FINEST_STEP_S)),
                 min_backward=Duration(nanoseconds=-1),
                 on_clock_change=True,
             ),
-            post_callback=lambda _jump: self._look(),
+            post_callback=self._on_step,
         )
         self.steady_timer(_LOOK_PERIOD_S, self._look)
 
@@ -134,6 +175,21 @@ class NodeClock:
     def standstill(self) -> str:
         """Why simulated time does not advance; empty where it does."""
         return self._watch.standstill(self.steady_s())
+
+    def step_s(self) -> float:
+        """The usual step of simulated time; 0 where it is fine, and on wall time."""
+        return self._steps.step_s(self.steady_s())
+
+    def fault(self) -> str:
+        """Why simulated time does not serve: it stands still or is too coarse; else empty."""
+        now_s = self.steady_s()
+        return self._watch.standstill(now_s) or self._steps.fault(now_s)
+
+    def _on_step(self, jump: Any) -> None:
+        # A mapping or an object, by the version of rclpy.
+        delta_ns = jump["delta"] if isinstance(jump, Mapping) else jump.delta.nanoseconds
+        self._steps.add(delta_ns * 1e-9, self.steady_s())
+        self._look()
 
     def _look(self) -> None:
         jump = self._watch.look(ros_ns=self.now_ns(), steady_s=self.steady_s())

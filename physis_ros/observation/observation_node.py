@@ -10,6 +10,7 @@ an image is resized when it arrives; otherwise it is kept and resized only if it
 from __future__ import annotations
 
 import array
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from std_msgs.msg import String
 from physis_core.types import UserError
 from physis_ros.msg import Observation
 from physis_ros.node.base import OK, WARN, Diagnosis, PhysisNode, main
+from physis_ros.node.graph import publisher_names, with_publisher
 from physis_ros.node.interfaces import (
     INSTRUCTION,
     JOINT_STATES,
@@ -36,7 +38,11 @@ from physis_ros.observation.parameters import (
     wanted_inputs,
 )
 from physis_ros.observation.sync import Matched, ObservationSync, SyncConfig
+from physis_ros.robot.joint_publishers import JointPublishers
 from physis_ros.robot.joint_readings import joint_readings
+
+_SILENCE_S = 1.0
+"""Without an observation for so long, the node waits for something."""
 
 
 class ObservationNode(PhysisNode[ObservationParameters]):
@@ -57,6 +63,9 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._clock_suspect = False
         self._unreadable: dict[str, str] = {}
         self._images: ObservationImages | None = None
+        self._joint_publishers: JointPublishers | None = None
+        self._disagree = ""
+        self._published_s = -math.inf
 
     def validate_parameters(self, new: ObservationParameters) -> None:
         for name in new.compressed_cameras:
@@ -87,6 +96,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._images = ObservationImages(
             self._inputs.camera_names, self._inputs.image_size, slop_s=params.slop_s
         )
+        self._joint_publishers = JointPublishers(self._inputs.joint_names)
         self._output = self.publisher(OBSERVATION)
 
     def activate(self) -> None:
@@ -101,7 +111,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             self._entities.append(self.subscribe(topic, on_image))
         for name in self.params.joint_state_topics:
             topic = replace(JOINT_STATES, name=name)
-            self._entities.append(self.subscribe(topic, self._take_joints))
+            self._entities.append(self.subscribe(topic, with_publisher(self._take_joints)))
         self._entities.append(self.subscribe(INSTRUCTION, self._take_instruction))
 
     def deactivate(self) -> None:
@@ -112,6 +122,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             self._images.forget()
         if self._sync is not None:
             self._sync.reset()
+        if self._joint_publishers is not None:
+            self._joint_publishers.forget()
 
     def cleanup(self) -> None:
         self.deactivate()
@@ -121,6 +133,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         if self._images is not None:
             self._images.close()
         self._images = None
+        self._joint_publishers = None
         self._sync = None
         self._inputs = None
 
@@ -136,7 +149,12 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         assert self._images is not None, "subscriptions live between activate and cleanup"
         stamp_ns, now_s = time_to_ns(message.header.stamp), self.steady_s()
         refused = self._sync.add_image(
-            camera, message, stamp_ns=stamp_ns, receipt_ns=self.now_ns(), receipt_s=now_s
+            camera,
+            message,
+            stamp_ns=stamp_ns,
+            receipt_ns=self.now_ns(),
+            receipt_s=now_s,
+            clock_step_ns=round(self.clock_step_s() * 1e9),
         )
         self._image_waits = True
         if refused is None and now_s >= self._not_before_s:
@@ -146,9 +164,12 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             self._images.begin(camera, message)
             self._publish_newest()
 
-    def _take_joints(self, message: JointState) -> None:
+    def _take_joints(self, message: JointState, publisher: bytes | None) -> None:
         assert self._sync is not None, "subscriptions live between activate and cleanup"
         assert self._inputs is not None, "subscriptions live between activate and cleanup"
+        assert self._joint_publishers is not None, "subscriptions live between activate and cleanup"
+        now_s = self.steady_s()
+        self._joint_publishers.see(message.name, message.position, publisher, now_s)
         try:
             stamp_ns = time_to_ns(message.header.stamp)
             readings = joint_readings(message, self._inputs.sensor_joints, stamp_ns=stamp_ns)
@@ -157,7 +178,12 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             return
         if readings:
             self._unreadable.pop("joint_states", None)
-        self._sync.add_joints(readings, receipt_ns=self.now_ns(), receipt_s=self.steady_s())
+        self._sync.add_joints(
+            readings,
+            receipt_ns=self.now_ns(),
+            receipt_s=now_s,
+            clock_step_ns=round(self.clock_step_s() * 1e9),
+        )
         if self._image_waits or not self._inputs.camera_names:
             self._publish_newest()
 
@@ -168,6 +194,8 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         assert self._sync is not None
         now_s = self.steady_s()
         if now_s < self._not_before_s:
+            return
+        if self._disagreement(now_s):
             return
         matched = self._sync.match(now_s)
         if not isinstance(matched, Matched):
@@ -181,6 +209,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         self._not_before_s = max(self._not_before_s + period_s, now_s - period_s / 2)
         self._output.publish(self._message(matched, images))
         self._published += 1
+        self._published_s = now_s
         self._clock_suspect = matched.clock_suspect
 
     def _read_images(self, messages: Sequence[CameraMessage]) -> list[Image] | None:
@@ -217,6 +246,20 @@ class ObservationNode(PhysisNode[ObservationParameters]):
         message.instruction = self._instruction
         return message
 
+    def _disagreement(self, now_s: float) -> str:
+        """Which two publishers report different positions of a joint; empty where none do."""
+        assert self._joint_publishers is not None
+        found = self._joint_publishers.disagreement(now_s)
+        if found is None:
+            self._disagree = ""
+        elif not self._disagree:
+            names: dict[bytes, str] = {}
+            for topic in self.params.joint_state_topics:
+                names.update(publisher_names(self, topic))
+            self._disagree = f"joint_states: {found.line(names)}"
+            self.get_logger().error(f"no observation: {self._disagree}")
+        return self._disagree
+
     def _note_unreadable(self, source: str, error: UserError) -> None:
         assert self._sync is not None
         reason = str(error)
@@ -230,7 +273,7 @@ class ObservationNode(PhysisNode[ObservationParameters]):
             return ()
         published = self._published - self._published_before
         self._published_before = self._published
-        reasons = {**self._sync.why_unmatched(self.steady_s()), **self._unreadable}
+        reasons = self._reasons()
         values: dict[str, object] = {"observations": self._published, "in_last_second": published}
         for name, counts in self._sync.counts().items():
             refused = (counts.unstamped, counts.repeated, counts.back, counts.future)
@@ -240,12 +283,35 @@ class ObservationNode(PhysisNode[ObservationParameters]):
                     f"repeated {counts.repeated}, back {counts.back}, future {counts.future}"
                 )
         if reasons:
-            message = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            message = "; ".join(reasons)
             return (Diagnosis(part="observation", level=WARN, message=message, values=values),)
         if self._clock_suspect:
             text = "the clocks of a sensor and of this host disagree"
             return (Diagnosis(part="observation", level=WARN, message=text, values=values),)
         return (Diagnosis(part="observation", level=OK, message="observing", values=values),)
+
+    def waits_for(self) -> str:
+        if self.steady_s() - self._published_s < _SILENCE_S:
+            return ""
+        return "; ".join(self._reasons()) or "a newer image or joint state"
+
+    def _reasons(self) -> list[str]:
+        """Why no observation can be made now; empty where nothing is missing."""
+        assert self._sync is not None
+        now_s = self.steady_s()
+        if disagreement := self._disagreement(now_s):
+            return [disagreement]
+        missing = self._sync.why_unmatched(now_s)
+        unreadable = list(self._unreadable.values())
+        return [
+            *(
+                f"{name}: {reason}"
+                for name, reason in missing.items()
+                # What cannot be read names its source itself.
+                if not reason.startswith(tuple(unreadable))
+            ),
+            *unreadable,
+        ]
 
 
 if __name__ == "__main__":

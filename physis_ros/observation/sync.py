@@ -105,16 +105,29 @@ class _Source(Generic[T]):
         self._offset_ns: int | None = None
 
     def offer(
-        self, value: T, stamp_ns: int, receipt_ns: int, receipt_s: float, config: SyncConfig
+        self,
+        value: T,
+        stamp_ns: int,
+        receipt_ns: int,
+        receipt_s: float,
+        config: SyncConfig,
+        clock_step_ns: int,
     ) -> str | None:
         if stamp_ns <= 0:
             # A driver that does not stamp, or simulated time before the first /clock.
             self.counts.unstamped += 1
             return self._refuse("it has no stamp")
         ahead_ns = stamp_ns - receipt_ns
+        if ahead_ns > 0 and clock_step_ns > 0:
+            # Made since ROS time advanced last: no clock is wrong.
+            within_ns = min(ahead_ns, clock_step_ns)
+            receipt_ns, ahead_ns = receipt_ns + within_ns, ahead_ns - within_ns
         if ahead_ns > config.future_s * 1e9:
             self.counts.future += 1
-            return self._refuse(f"its stamp lies {ahead_ns / 1e9:.3f} s in the future")
+            reason = f"its stamp lies {ahead_ns / 1e9:.3f} s in the future"
+            if clock_step_ns:
+                reason += f" beyond the next step of /clock ({clock_step_ns / 1e9:.3f} s)"
+            return self._refuse(reason)
         if self.parts:
             last = self.parts[-1]
             if receipt_s - last.receipt_s > config.max_age_s and stamp_ns != last.stamp_ns:
@@ -189,21 +202,41 @@ class ObservationSync(Generic[T]):
         self._last: tuple[int, ...] = ()
 
     def add_image(
-        self, camera: str, image: T, *, stamp_ns: int, receipt_ns: int, receipt_s: float
+        self,
+        camera: str,
+        image: T,
+        *,
+        stamp_ns: int,
+        receipt_ns: int,
+        receipt_s: float,
+        clock_step_ns: int = 0,
     ) -> str | None:
-        """Return why the reading was refused, or None."""
-        return self._cameras[camera].offer(image, stamp_ns, receipt_ns, receipt_s, self._config)
+        """Return why the reading was refused, or None.
+
+        `clock_step_ns`: the step of a simulated clock. A stamp may lie ahead of ROS time by so
+        much, and counts as received at its stamp.
+        """
+        return self._cameras[camera].offer(
+            image, stamp_ns, receipt_ns, receipt_s, self._config, clock_step_ns
+        )
 
     def add_joints(
-        self, readings: Sequence[JointReading], *, receipt_ns: int, receipt_s: float
+        self,
+        readings: Sequence[JointReading],
+        *,
+        receipt_ns: int,
+        receipt_s: float,
+        clock_step_ns: int = 0,
     ) -> dict[str, str]:
-        """Return, by joint, why a reading was refused."""
+        """Return, by joint, why a reading was refused; see `add_image`."""
         refused = {}
         for reading in readings:
             source = self._joints.get(reading.name)
             if source is None:
                 continue
-            reason = source.offer(reading, reading.stamp_ns, receipt_ns, receipt_s, self._config)
+            reason = source.offer(
+                reading, reading.stamp_ns, receipt_ns, receipt_s, self._config, clock_step_ns
+            )
             if reason is not None:
                 refused[reading.name] = reason
         return refused

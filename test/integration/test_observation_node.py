@@ -104,6 +104,7 @@ def test_observations_are_whole_and_what_is_missing_is_named(ros: Any) -> None:
 
     faults = [
         ("encoding", "nv12", "rgb8", "camera/front.encoding: 'nv12': unknown"),
+        ("encoding", "16UC1", "rgb8", "camera/front.encoding: '16UC1': is a depth image"),
         ("freeze", True, False, "camera/front: frozen: it repeats one stamp"),
         ("second_joint", False, True, "joint/b: silent"),
         ("position", float("nan"), 0.5, "joint_states.position[a]: nan: must be finite"),
@@ -186,3 +187,51 @@ def test_bad_parameters_get_one_line(ros: Any, parameters: tuple[str, ...], said
     lines = [line for line in ros.log(node).splitlines() if line.strip()]
     assert len(lines) == 1, lines
     assert said in lines[0]
+
+
+def test_two_publishers_of_one_joint_that_disagree_are_named_and_nothing_is_observed(
+    ros: Any,
+) -> None:
+    """As a joint_state_publisher that was left running beside the robot's driver."""
+    heard = ros.listen(OBSERVATION)
+    Sensors(ros)
+    node = ros.start("observation_node", *INPUTS)
+    ros.wait(lambda: len(heard) > 3, "observations")
+    other = ros.another_node("sliders")
+    zeros = other.create_publisher(JOINT_STATES.type, JOINT_STATES.name, JOINT_STATES.qos)
+
+    def send_zeros() -> None:
+        state = JointState(name=["a"], position=[0.0])
+        state.header.stamp = ros.node.get_clock().now().to_msg()
+        zeros.publish(state)
+
+    ros.wait(lambda: zeros.get_subscription_count() > 0, "the node to listen")
+    timer = ros.every(0.05, send_zeros)
+    ros.wait_for_diagnosis("observation_node: observation", "two publishers disagree: a is ")
+    heard.clear()
+    for _ in range(40):
+        ros.spin(0.05)
+    assert not heard
+    log = ros.log(node)
+    assert log.count("two publishers disagree") == 1
+    line = next(each for each in log.splitlines() if "two publishers disagree" in each)
+    assert "0.500 from /bench" in line
+    assert "0.000 from /sliders" in line
+    assert "goes on" not in log
+    timer.cancel()
+    ros.wait(lambda: heard, "observations after the second publisher stopped")
+    assert all(list(each.positions) == [0.5, -0.5] for each in heard)
+    assert ros.stop(node) == 0
+
+
+def test_what_never_comes_is_said_on_the_console(ros: Any) -> None:
+    sensors = Sensors(ros)
+    sensors.second_joint = False
+    node = ros.start("observation_node", *INPUTS)
+    ros.wait(lambda: "waits for" in ros.log(node), "a line on the console")
+    (line,) = [each for each in ros.log(node).splitlines() if "waits for" in each]
+    assert "joint/b: nothing has come yet" in line
+    assert "camera" not in line
+    sensors.second_joint = True
+    ros.wait(lambda: "goes on after" in ros.log(node), "its end")
+    assert ros.stop(node) == 0

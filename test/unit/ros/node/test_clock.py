@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from physis_ros.node.clock import ClockJumpWatch
+from physis_ros.node.clock import LEAST_CLOCK_HZ, ClockJumpWatch, ClockSteps
 
 
 def watch(simulated: bool) -> ClockJumpWatch:
@@ -63,3 +63,36 @@ def test_wall_time_never_stands_still():
     watch = ClockJumpWatch(threshold_s=1.0, simulated=False)
     watch.look(ros_ns=5 * 10**9, steady_s=10.0)
     assert watch.standstill(20.0) == ""
+
+
+@given(rate_hz=st.floats(1.0, 190.0), factor=st.floats(0.3, 3.0))
+def test_a_clock_is_named_where_it_is_coarser_than_the_least_rate(
+    rate_hz: float, factor: float
+) -> None:
+    """Steps count in simulated time: a slow simulator with a fine clock is no coarse clock."""
+    steps = ClockSteps(memory_s=60.0)
+    step_s, now_s = 1.0 / rate_hz, 10.0
+    assert steps.step_s(now_s) == 0.0
+    for _ in range(10):
+        now_s += step_s / factor
+        steps.add(step_s, now_s)
+    assert steps.step_s(now_s) == pytest.approx(step_s)
+    assert bool(steps.fault(now_s)) == (step_s > 1.1 / LEAST_CLOCK_HZ)
+
+
+def test_a_coarse_clock_is_named_with_its_step_and_rate() -> None:
+    steps = ClockSteps()
+    for tick in range(5):
+        steps.add(0.1, 0.1 * tick)
+    assert steps.fault(0.5) == (
+        "/clock advances in steps of 0.100 s (10.0 Hz); at least 20 Hz is needed"
+    )
+    assert steps.fault(60.0) == ""
+
+
+def test_one_jump_among_fine_steps_makes_no_coarse_clock() -> None:
+    steps = ClockSteps()
+    for tick in range(10):
+        steps.add(60.0 if tick == 5 else 0.01, 0.01 * tick)
+    assert steps.step_s(0.1) == pytest.approx(0.01)
+    assert steps.fault(0.1) == ""

@@ -306,3 +306,28 @@ def test_whatever_comes_a_set_holds_only_what_came_and_is_new(
         assert max(stamps) <= feed.now_ms + 50
         assert (stamps[0], stamps[1]) != last
         last = (stamps[0], stamps[1])
+
+
+@given(step_ms=st.integers(10, 100), ahead_ms=st.integers(1, 200))
+def test_a_stamp_may_be_finer_than_a_simulated_clock(step_ms: int, ahead_ms: int) -> None:
+    """Up to a step ahead no clock is suspect; beyond it the usual tolerance holds."""
+    sync: ObservationSync[str] = ObservationSync(
+        SyncConfig(cameras=("front",), joints=(), slop_s=0.02, max_age_s=0.3, future_s=0.05)
+    )
+    refused = sync.add_image(
+        "front",
+        "image",
+        stamp_ns=(10_000 + ahead_ms) * MS,
+        receipt_ns=10_000 * MS,
+        receipt_s=10.0,
+        clock_step_ns=step_ms * MS,
+    )
+    if ahead_ms > step_ms + 50:
+        assert refused is not None
+        assert refused.endswith(f"beyond the next step of /clock ({step_ms / 1e3:.3f} s)")
+        return
+    assert refused is None
+    found = sync.match(10.0)
+    assert isinstance(found, Matched)
+    assert found.clock_suspect == (ahead_ms > step_ms)
+    assert found.receipt_ns == (10_000 + min(ahead_ms, step_ms)) * MS
