@@ -31,6 +31,7 @@ from physis_ros.node.share import share_directory
 from physis_ros.stack.description import load_stack
 from physis_ros.stack.options import CHOICES, check_arguments, options_from_texts, truth
 from physis_ros.stack.parameter_layers import table
+from physis_ros.stack.reach import reach_of
 from physis_ros.stack.resolution import NodeRun, notes, resolve
 from physis_ros.stack.supervisor import BAD_INPUT_CODE, describe
 from physis_ros.stack.transport import with_transport
@@ -157,13 +158,14 @@ def actions(context: LaunchContext, stack: str | None, file: str) -> list[Action
         lines = table({run.label: run.settings for run in runs})
         return [LogInfo(msg="\n".join(["parameters", *lines]))]
     environ = context.environment
+    reach = reach_of(runs, environ)
     transport = {
         name: value
-        for name, value in with_transport(environ, share).items()
+        for name, value in with_transport({**environ, **reach.environment}, share).items()
         if environ.get(name) != value
     }
     names = ", ".join(run.label for run in runs)
-    lines = [f"stack {spec.name}: {names}", *notes(runs, options)]
+    lines = [f"stack {spec.name}: {names}", *filter(None, [reach.line]), *notes(runs, options)]
     robots = Robots()
     return [
         *(LogInfo(msg=line) for line in lines),

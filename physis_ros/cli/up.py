@@ -18,11 +18,13 @@ from types import FrameType
 from typing import Any, TextIO
 
 from physis_core.types import UserError
+from physis_ros.cli.up_progress import StartProgress
 from physis_ros.node.share import share_directory
 from physis_ros.stack.description import load_stack, stack_names
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.options import CHOICES, REPEATED, Options, parse_cameras, parse_set
 from physis_ros.stack.parameter_layers import as_data, table
+from physis_ros.stack.reach import reach_of
 from physis_ros.stack.resolution import notes, resolve
 from physis_ros.stack.supervisor import Event, StopTimes, Supervisor
 from physis_ros.stack.transport import remove_abandoned
@@ -126,14 +128,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         settings = {node.label: node.settings for node in runs}
         print("\n".join(table(settings)))
         return {"ok": True, "stack": stack.name, "parameters": as_data(settings)}
-    environment = process_environment(os.environ)
+    reach = reach_of(runs, os.environ)
+    environment = process_environment({**os.environ, **reach.environment})
     remove_abandoned()
     processes = [node.process() for node in runs]
     names = [process.name for process in processes]
     say = LogPrinter(names, sys.stdout)
     print(f"physis up {stack.name}: {', '.join(names)} (Ctrl-C stops all)", flush=True)
-    for line in notes(runs, options):
+    for line in (*filter(None, [reach.line]), *notes(runs, options)):
         print(line, flush=True)
+    progress = StartProgress(names)
     respawns = dict.fromkeys(names, 0)
     begun_s = time.monotonic()
     supervisor = Supervisor(processes, environment=environment, stop_times=StopTimes())
@@ -143,8 +147,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             while not (requests or supervisor.failure or supervisor.idle):
                 if args.duration_s and time.monotonic() - begun_s >= args.duration_s:
                     break
+                if line := progress.look(time.monotonic()):
+                    print(f"physis up {stack.name}: {line}", flush=True)
                 for event in supervisor.poll(timeout_s=0.2):
                     say(event)
+                    progress.take(event)
                     if event.kind == "respawn":
                         respawns[event.process] += 1
         finally:

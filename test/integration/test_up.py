@@ -13,6 +13,8 @@ from own_domain import free_domain
 from stack_up import PATIENCE_S, Up
 
 from physis_ros.node.interfaces import JOINT_STATES, SAFETY_STATUS, STREAM_STATUS
+from physis_ros.stack.reach import RANGE
+from physis_ros.stack.transport import PROFILE_VARIABLES
 
 pytestmark = pytest.mark.integration
 WAM = ("wam", "--engine", "none")
@@ -114,3 +116,22 @@ def test_a_wrong_domain_is_one_line(tmp_path: Path) -> None:
     up = Up(300, tmp_path, *WAM)
     assert up.wait() == 2
     assert up.text().startswith("physis up: ROS_DOMAIN_ID: '300': ")
+
+
+def test_a_simulated_stack_stays_on_this_machine_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(RANGE)
+    for name in PROFILE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    up = Up(free_domain(), tmp_path, *WAM)
+    try:
+        while up.node("safety_node") is None:
+            assert up.process.poll() is None, up.text()
+            time.sleep(0.05)
+        node = up.node("safety_node")
+        assert node is not None
+        assert node.environ()[RANGE] == "LOCALHOST"
+        assert up.text().count(f"{RANGE}=LOCALHOST") == 1
+    finally:
+        up.close()
