@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from physis_ros.stack.description import load_stack
-from physis_ros.stack.reach import ONLY_LOCALHOST, PEERS, RANGE, reach_of
 from physis_ros.stack.options import Options
+from physis_ros.stack.reach import ONLY_LOCALHOST, PEERS, RANGE, reach_of
 from physis_ros.stack.resolution import resolve
 
 ROOT = Path(__file__).parents[4]
