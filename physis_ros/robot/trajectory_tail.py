@@ -13,8 +13,9 @@ import numpy as np
 
 from physis_ros.robot.joint_motion import Floats
 
-# Messages carry whole nanoseconds; points closer than this would be lost in rounding.
-_LEAST_STEP_S = 1e-6
+# Stops closer than this become one point: over a shorter cubic, rounding looks like acceleration.
+LEAST_STEP_S = 1e-5
+_NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +31,19 @@ class Tail:
 def braking_tail(position: Floats, velocity: Floats, acceleration: Floats) -> Tail:
     """Brake from (position, velocity), each [joints], at `acceleration` [joints] (all above 0).
 
-    Each joint brakes at its own limit, and so stops as early as it can.
+    Each joint brakes at its own limit, and so stops as early as it can. It stops at one of the
+    points, up to `LEAST_STEP_S` later: where stops lie closer together, the earlier joints brake a
+    little less, never more. Times are whole nanoseconds, as a message carries them.
     """
-    speed = np.abs(velocity)
-    stop_s = speed / acceleration
     joints = position.size
     if not velocity.any():
         return Tail(
             times_s=np.empty(0), positions=np.empty((0, joints)), velocities=np.empty((0, joints))
         )
-    times = _distinct(np.maximum(stop_s[stop_s > 0.0], _LEAST_STEP_S))
+    own_s = np.ceil(np.maximum(np.abs(velocity) / acceleration, LEAST_STEP_S) * _NS_PER_S)
+    own_s /= _NS_PER_S
+    times = _apart(own_s[velocity != 0.0])
+    stop_s = np.where(velocity != 0.0, times[np.searchsorted(times, own_s)], 0.0)
     deceleration = np.divide(velocity, stop_s, out=np.zeros(joints), where=stop_s > 0.0)
     braked_s = np.minimum(times[:, None], stop_s[None, :])
     velocities = velocity - deceleration * braked_s
@@ -49,8 +53,10 @@ def braking_tail(position: Floats, velocity: Floats, acceleration: Floats) -> Ta
     return Tail(times_s=times, positions=positions, velocities=velocities)
 
 
-def _distinct(times_s: Floats) -> Floats:
-    """Sorted, without neighbours closer than a microsecond; the last is always kept."""
-    ordered = np.unique(times_s)
-    keep = np.append(np.diff(ordered) > _LEAST_STEP_S, True)
-    return np.asarray(ordered[keep])
+def _apart(times_s: Floats) -> Floats:
+    """Increasing, at least `LEAST_STEP_S` apart: of times that lie closer, the last is kept."""
+    points: list[float] = []
+    for time_s in sorted(times_s.tolist(), reverse=True):
+        if not points or points[-1] - time_s >= LEAST_STEP_S:
+            points.append(time_s)
+    return np.array(points[::-1])
