@@ -153,12 +153,15 @@ def without_expired(
     )
 
 
-def with_tail(trajectory: CheckedTrajectory, limits: RobotLimits) -> CheckedTrajectory:
-    """Append a braking tail, unless the trajectory ends at rest."""
+def with_tail(
+    trajectory: CheckedTrajectory, limits: RobotLimits, *, share: float = 1.0
+) -> CheckedTrajectory:
+    """Append a braking tail that uses `share` of the acceleration limit, unless the trajectory ends
+    at rest."""
     last = trajectory.velocities[-1]
     if not last.any():
         return trajectory
-    tail = braking_tail(trajectory.positions[-1], last, np.array(limits.acceleration))
+    tail = braking_tail(trajectory.positions[-1], last, share * np.array(limits.acceleration))
     return CheckedTrajectory(
         times_s=np.concatenate([trajectory.times_s, trajectory.times_s[-1] + tail.times_s]),
         positions=np.concatenate([trajectory.positions, tail.positions]),

@@ -16,6 +16,7 @@ from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats, JointMotion
 from physis_ros.safety.checks import (
     CheckedTrajectory,
+    LimitCheck,
     Violation,
     check_jump,
     check_limits,
@@ -30,6 +31,11 @@ from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.late_join import WAYS_S, Join, join
 
 _LEAST_SLOWING = 1.001
+# Tried after WAYS_S: by then the motions that are possible have come to rest.
+_LONG_WAYS_S = (1.2, 1.6, 2.2, 3.0)
+# One cubic across a motion may need 5/3 of that motion's acceleration. A motion that uses more than
+# 3/5 of the limit may leave the next command no cubic within the limits.
+_GENTLE_SHARE = 0.6
 _SLOWING_STEP = 1.04
 # Points closer than this may become one when a message rounds them to nanoseconds.
 _APART_S = 1e-5
@@ -90,6 +96,8 @@ def judge_command(
         motion = _from_here(candidate, position, velocity, motion_s)
         firsts_s = _firsts_s(candidate, motion_s, rules)
         joined = join(motion, nominal, arrivals, limits, firsts_s)
+        if joined is None and a_stream:
+            joined = join(motion, nominal, arrivals, limits, _later_s(firsts_s, motion_s, rules))
         if joined is not None and joined.share == 1.0:
             return _whole(motion, joined, motion_s, limits), over
         if joined is not None and (best is None or joined.share > best.share):
@@ -150,6 +158,13 @@ def _firsts_s(trajectory: CheckedTrajectory, motion_s: float, rules: JudgeRules)
     return motion_s + np.array(sorted({soonest_s, *between, latest_s}))
 
 
+def _later_s(firsts_s: Floats, motion_s: float, rules: JudgeRules) -> Floats:
+    """First points later than the command's own end, where no earlier one can be reached from every
+    motion that is possible: the robot comes to rest later than commanded."""
+    later_s = motion_s + rules.late_s + np.array(WAYS_S + _LONG_WAYS_S)
+    return np.asarray(later_s[later_s > firsts_s[-1]])
+
+
 def _whole(
     motion: JointMotion, joined: Join, motion_s: float, limits: RobotLimits
 ) -> CheckedTrajectory:
@@ -166,17 +181,20 @@ def _whole(
 def _partly(
     joined: Join, limits: RobotLimits, motion_s: float
 ) -> tuple[CheckedTrajectory, Violation] | Violation:
-    """Go to a state between the nominal motion and the command, then brake to rest."""
-    trajectory = with_tail(
-        CheckedTrajectory(
-            times_s=np.array([joined.first_s - motion_s]),
-            positions=joined.position[None, :],
-            velocities=joined.velocity[None, :],
-        ),
-        limits,
+    """Go to a state between the nominal motion and the command, then brake to rest: gently, so that
+    the next command can be joined to it, or fully where a position limit is too near for that."""
+    first = CheckedTrajectory(
+        times_s=np.array([joined.first_s - motion_s]),
+        positions=joined.position[None, :],
+        velocities=joined.velocity[None, :],
     )
-    found = check_limits(trajectory, limits)
-    return found.violation or found.over or (trajectory, _late(joined))
+    found = LimitCheck(violation=None)
+    for share in (_GENTLE_SHARE, 1.0):
+        trajectory = with_tail(first, limits, share=share)
+        found = check_limits(trajectory, limits)
+        if found.violation is None and found.over is None:
+            return trajectory, _late(joined)
+    return found.violation or found.over or _late(joined)
 
 
 def _late(joined: Join | None) -> Violation:
