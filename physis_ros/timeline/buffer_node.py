@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sensor_msgs.msg import JointState
 
 from physis_core.types import UserError
@@ -35,14 +34,14 @@ from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.description_topic import limits_for
 from physis_ros.robot.joint_readings import whole_state
 from physis_ros.robot.trajectory_messages import TrajectoryWriter
+from physis_ros.timeline.action_buffer import ActionBuffer, BufferInstant
 from physis_ros.timeline.chunk_messages import from_chunk
-from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.parameters import BufferParameters
 from physis_ros.timeline.report import BufferCounts, BufferSnapshot
-from physis_ros.timeline.robot_state import RobotState
 from physis_ros.timeline.stream_figures import ChunkStamps, StreamFigures, StreamReason
 from physis_ros.timeline.stream_record import StreamRecord
-from physis_ros.timeline.types import AcceptedChunk, ServoPoint
+from physis_ros.timeline.timed_chunk import RefusedChunk
+from physis_ros.timeline.types import ServoPoint
 
 # By use_sim_time: /clock comes in steps, and reaches each process at another moment.
 _CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
@@ -51,7 +50,7 @@ _CLOCK_SLACK_S = {False: 1e-3, True: 0.1}
 class BufferNode(PhysisNode[BufferParameters]):
     def __init__(self) -> None:
         super().__init__("buffer_node", BufferParameters)
-        self._timeline: ChunkTimeline | None = None
+        self._buffer: ActionBuffer | None = None
         self._record: StreamRecord | None = None
         self._handles: list[Any] = []
         self._timers_made: list[Any] = []
@@ -65,7 +64,6 @@ class BufferNode(PhysisNode[BufferParameters]):
         self._why = StreamReason(recent_s=self.params.deadline_s)
         self._stream_id = ""
         self._counts = BufferCounts()
-        self._handed_off_s = 0.0
 
     # Life cycle --------------------------------------------------------------------------------
 
@@ -73,7 +71,7 @@ class BufferNode(PhysisNode[BufferParameters]):
         p = self.params
         limits = limits_for(self)
         self._reset_state()
-        self._timeline = ChunkTimeline(
+        self._buffer = ActionBuffer(
             limits.scaled(velocity=p.velocity_share, acceleration=p.acceleration_share),
             p.timeline(),
         )
@@ -83,7 +81,6 @@ class BufferNode(PhysisNode[BufferParameters]):
             rate_window_s=p.rate_window_s,
             clock_slack_s=_CLOCK_SLACK_S[bool(self.get_parameter("use_sim_time").value)],
         )
-        self._robot = RobotState(limits.names)
         self._writer = TrajectoryWriter(limits.names)
         if p.record_path:
             self._record = StreamRecord(Path(p.record_path), joint_names=limits.names)
@@ -103,7 +100,8 @@ class BufferNode(PhysisNode[BufferParameters]):
         ]
 
     def activate(self) -> None:
-        self._robot.begin(self.steady_s())
+        assert self._buffer is not None
+        self._buffer.begin(self._instant())
         self._timers_made = [
             self.steady_timer(1.0 / self.params.servo_hz, self._servo_tick),
             self.steady_timer(1.0 / self.params.status_hz, self._publish_status),
@@ -127,15 +125,14 @@ class BufferNode(PhysisNode[BufferParameters]):
         if self._record is not None:
             self._record.close()
             self._record = None
-        self._timeline = None
+        self._buffer = None
 
     def on_clock_jump(self, delta_s: float) -> None:
-        if self._timeline is None or self._figures is None:
+        if self._buffer is None or self._figures is None:
             return
-        self._timeline.clear(self.now_ns())
+        self._buffer.clock_jumped(self._instant())
         self._figures.clear()
         self._waiting = None
-        self._robot.begin(self.steady_s())
         self._why.cleared(
             f"ROS time jumped by {delta_s:+.3f} s; waiting for new observations", self.steady_s()
         )
@@ -143,34 +140,32 @@ class BufferNode(PhysisNode[BufferParameters]):
     # Input -------------------------------------------------------------------------------------
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        timeline, figures = self._timeline, self._figures
+        buffer, figures = self._buffer, self._figures
         wanted = self.params.stream_id
-        if not self.active or timeline is None or figures is None:
+        if not self.active or buffer is None or figures is None:
             return
         if wanted and message.stream_id != wanted:
             return
-        now_ns, now_s = self.now_ns(), self.steady_s()
+        now = self._instant()
         chunk, stamps = from_chunk(message, self.params.joint_prefix)
         self._stream_id = message.stream_id
         if stamps.missed:
             figures.missed()
-        outcome = timeline.offer(chunk, now_ns)
-        if isinstance(outcome, AcceptedChunk):
-            if self._waiting is not None and self._record is not None:
-                self._record.chunk(self._waiting, now_s, handoff_ns=0, accepted=True)
-            self._waiting = stamps
-            self._why.accepted(now_s)
-            figures.chunk(stamps, now_s)
-            if now_s - self._handed_off_s >= 1.0 / self.params.servo_hz:
-                # At once: waiting for the next tick would only age the action. In a burst of chunks
-                # the next tick hands off the newest.
-                self._hand_off(timeline, figures, stamps)
+        answer = buffer.chunk(chunk, now)
+        if isinstance(answer.outcome, RefusedChunk):
+            self._counts.dropped += 1
+            self._why.refused(answer.outcome.reason, now.steady_s)
+            if self._record is not None:
+                self._record.chunk(stamps, now.steady_s, handoff_ns=0, accepted=False)
+            self.get_logger().warning(answer.outcome.reason, throttle_duration_sec=1.0)
             return
-        self._counts.dropped += 1
-        self._why.refused(outcome.reason, now_s)
-        if self._record is not None:
-            self._record.chunk(stamps, now_s, handoff_ns=0, accepted=False)
-        self.get_logger().warning(outcome.reason, throttle_duration_sec=1.0)
+        if self._waiting is not None and self._record is not None:
+            self._record.chunk(self._waiting, now.steady_s, handoff_ns=0, accepted=True)
+        self._waiting = stamps
+        self._why.accepted(now.steady_s)
+        figures.chunk(stamps, now.steady_s)
+        if answer.send:
+            self._send_window(buffer, figures)
 
     def _on_observation(self, _serialized: bytes) -> None:
         if self._figures is not None:
@@ -182,62 +177,49 @@ class BufferNode(PhysisNode[BufferParameters]):
     def _on_liveliness(self, event: Any) -> None:
         if event.not_alive_count_change > 0 or event.alive_count_change < 0:
             self._counts.liveliness_events += 1
-        if event.alive_count == 0 and self._timeline is not None:
+        if event.alive_count == 0 and self._buffer is not None:
             # The next publisher is another engine process, with any epoch.
-            self._timeline.forget_epoch()
+            self._buffer.timeline.forget_epoch()
 
     def _on_joints(self, message: JointState) -> None:
-        self._robot.measured(message.name, message.position)
+        if self._buffer is not None:
+            self._buffer.robot.measured(message.name, message.position)
 
     def _on_commanded(self, message: JointState) -> None:
-        """Restart the plan from the commanded state if the robot does not follow the plan."""
-        timeline = self._timeline
-        if not self.active or timeline is None:
+        buffer, figures = self._buffer, self._figures
+        if not self.active or buffer is None or figures is None:
             return
-        stamp_ns, now_ns = time_to_ns(message.header.stamp), self.now_ns()
         try:
-            state = whole_state(message, timeline.limits.names)
+            state = whole_state(message, buffer.timeline.limits.names)
         except UserError as error:
             self.get_logger().error(f"commanded state: {error}", throttle_duration_sec=1.0)
             return
         if state is None:
             return
-        position, velocity = state
-        self._robot.commanded()
-        if timeline.started:
-            planned = timeline.point(min(stamp_ns, now_ns))
-            if not self._robot.differs_from_plan(
-                planned.position, planned.velocity, position, velocity
-            ):
-                return
-            self._counts.rebases += 1
-        self._robot.rebased()
-        behind_s = min(max(0.0, (now_ns - stamp_ns) * 1e-9), 0.1)
-        begins_at = position + behind_s * velocity
-        if not timeline.rebase(begins_at, velocity, now_ns, keep_newest=True):
+        send = buffer.commanded(*state, time_to_ns(message.header.stamp), self._instant())
+        self._counts.rebases = buffer.rebases
+        if not buffer.waiting:
+            # The plan restarted without the chunk that waited.
             self._waiting = None
-        elif self._waiting is None:
-            # The controller still holds a window of the old plan.
-            self._publish_window(timeline)
+        if send:
+            self._send_window(buffer, figures)
 
     # Work --------------------------------------------------------------------------------------
 
     def _servo_tick(self) -> None:
-        timeline, figures = self._timeline, self._figures
-        if timeline is None or figures is None:
+        buffer, figures = self._buffer, self._figures
+        if buffer is None or figures is None:
             return
-        now_ns, now_s = self.now_ns(), self.steady_s()
-        if not timeline.started:
-            measured = self._robot.measured_start(now_s)
-            if measured is None:
-                return
-            timeline.rebase(measured, np.zeros_like(measured), now_ns)
-        if self._waiting is not None:
-            self._hand_off(timeline, figures, self._waiting)
-        point = timeline.point(now_ns)
-        self._account(point, figures, now_s)
+        now = self._instant()
+        if buffer.tick(now):
+            self._send_window(buffer, figures)
+        point = buffer.point(now)
+        if point is None:
+            return
+        self._account(point, figures, now.steady_s)
         if self._record is not None:
-            self._record.tick(point, now_s, now_ns, timeline.depth_s(now_ns))
+            depth_s = buffer.timeline.depth_s(now.ros_ns)
+            self._record.tick(point, now.steady_s, now.ros_ns, depth_s)
 
     def _account(self, point: ServoPoint, figures: StreamFigures, now_s: float) -> None:
         if self.standstill():
@@ -251,28 +233,28 @@ class BufferNode(PhysisNode[BufferParameters]):
             self._state = StreamStatus.UNDERRUN
             figures.underrun()
 
-    def _hand_off(
-        self, timeline: ChunkTimeline, figures: StreamFigures, stamps: ChunkStamps
-    ) -> None:
-        self._waiting = None
-        self._handed_off_s = self.steady_s()
-        self._publish_window(timeline)
-        handoff_ns = self.now_ns()
-        figures.handed_off(stamps, handoff_ns)
-        if self._record is not None:
-            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
-
-    def _publish_window(self, timeline: ChunkTimeline) -> None:
-        start_ns = self.now_ns()
-        window = timeline.window(start_ns)
+    def _send_window(self, buffer: ActionBuffer, figures: StreamFigures) -> None:
+        now = self._instant()
+        window = buffer.window(now)
         self._windows.publish(
             self._writer.write(
                 window.times_s,
                 window.positions,
                 window.velocities,
-                start_ns=start_ns if self.params.window_start == "stamped" else 0,
+                start_ns=now.ros_ns if self.params.window_start == "stamped" else 0,
             )
         )
+        stamps, self._waiting = self._waiting, None
+        if stamps is None:
+            return
+        handoff_ns = self.now_ns()
+        figures.handed_off(stamps, handoff_ns)
+        if self._record is not None:
+            self._record.chunk(stamps, self.steady_s(), handoff_ns=handoff_ns, accepted=True)
+
+    def _instant(self) -> BufferInstant:
+        steady_s, ros_ns = self.both_clocks()
+        return BufferInstant(ros_ns=ros_ns, steady_s=steady_s)
 
     # Output ------------------------------------------------------------------------------------
 
@@ -281,15 +263,15 @@ class BufferNode(PhysisNode[BufferParameters]):
             return ""
         if standstill := self.standstill():
             return standstill
-        if self._timeline is None or not self._timeline.started:
+        if self._buffer is None or not self._buffer.timeline.started:
             return "waiting for safety/commanded_state or joint_states"
         return self._why.line(self.steady_s())
 
     def _now(self) -> BufferSnapshot | None:
-        if self._timeline is None or self._figures is None:
+        if self._buffer is None or self._figures is None:
             return None
         return BufferSnapshot(
-            timeline=self._timeline,
+            timeline=self._buffer.timeline,
             figures=self._figures,
             counts=self._counts,
             stream_id=self._stream_id,

@@ -39,6 +39,7 @@ from physis_ros.timeline.types import (
 )
 
 _KEPT_CHUNKS = 8
+_REACH_S = 0.3
 # Stamps may lie slightly ahead: clock granularity and thread order.
 _FUTURE_SLOP_NS = 50_000_000
 
@@ -166,7 +167,8 @@ class ChunkTimeline:
         )
 
     def window(self, now_ns: int) -> TimelineWindow:
-        """The part of the plan to send: from the hand-over after `now_ns` to rest.
+        """The part of the plan to send: from the hand-over after `now_ns` to rest, and that rest
+        until `_REACH_S` from now at least, so that the window is not over when it arrives late.
 
         Raises:
             RuntimeError: before `rebase`.
@@ -182,11 +184,12 @@ class ChunkTimeline:
         if times_s[0] < self.config.lead_s:
             # Already at rest: the rest point is due after the lead.
             times_s = times_s + (self.config.lead_s - times_s[0])
-        return TimelineWindow(
-            times_s=times_s,
-            positions=plan.positions[first:].copy(),
-            velocities=plan.velocities[first:].copy(),
-        )
+        positions, velocities = plan.positions[first:].copy(), plan.velocities[first:].copy()
+        if times_s[-1] < _REACH_S:
+            times_s = np.append(times_s, _REACH_S)
+            positions = np.concatenate([positions, positions[-1:]])
+            velocities = np.concatenate([velocities, np.zeros_like(velocities[-1:])])
+        return TimelineWindow(times_s=times_s, positions=positions, velocities=velocities)
 
     def depth_s(self, now_ns: int) -> float:
         """Time ahead of now that the newest chunk covers, without the tail."""

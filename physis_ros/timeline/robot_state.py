@@ -18,6 +18,8 @@ _COMMANDED_WAIT_S = 1.0
 _APART_RAD = 0.02
 _APART_S = 0.08
 _APART_TIMES = 3
+# Where both rest, as after the arm was moved by hand, no latency makes them differ.
+_APART_AT_REST_RAD = 1e-3
 
 
 class RobotState:
@@ -61,8 +63,12 @@ class RobotState:
         commanded: Floats,
         commanded_velocity: Floats,
     ) -> bool:
-        """Compare both at one instant; True once they differed several times in a row."""
+        """Compare both at one instant; True once they differed several times in a row, or at once
+        where both rest: a message that is late says nothing wrong then."""
         apart = np.abs(planned - commanded)
+        if not planned_velocity.any() and not commanded_velocity.any():
+            self._apart = 0
+            return bool((apart > _APART_AT_REST_RAD).any())
         allowed = _APART_RAD + _APART_S * np.maximum(
             np.abs(commanded_velocity), np.abs(planned_velocity)
         )

@@ -9,6 +9,7 @@ import numpy as np
 from physis_ros.timeline.robot_state import RobotState
 
 STILL = np.zeros(2)
+SLOW = 1e-3
 
 
 def looks(place: RobotState, apart: float, velocity: float, times: int) -> list[bool]:
@@ -19,11 +20,17 @@ def looks(place: RobotState, apart: float, velocity: float, times: int) -> list[
 
 def test_only_what_lasts_is_another_motion() -> None:
     place = RobotState(("a", "b"))
-    assert looks(place, 0.05, 0.0, 2) == [False, False]
-    assert looks(place, 0.01, 0.0, 1) == [False]
-    assert looks(place, 0.05, 0.0, 4) == [False, False, True, True]
+    assert looks(place, 0.05, SLOW, 2) == [False, False]
+    assert looks(place, 0.01, SLOW, 1) == [False]
+    assert looks(place, 0.05, SLOW, 4) == [False, False, True, True]
     place.rebased()
-    assert looks(place, 0.05, 0.0, 1) == [False]
+    assert looks(place, 0.05, SLOW, 1) == [False]
+
+
+def test_an_arm_that_rests_elsewhere_is_followed_at_once() -> None:
+    place = RobotState(("a", "b"))
+    assert looks(place, 0.0005, 0.0, 3) == [False, False, False]
+    assert looks(place, 0.002, 0.0, 1) == [True]
 
 
 def test_a_fast_joint_may_be_further_off() -> None:
