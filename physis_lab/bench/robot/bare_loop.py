@@ -10,6 +10,7 @@ import gc
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 
 from physis_ros.node.system import lock_memory, request_realtime
@@ -28,9 +29,11 @@ def main(path: str, rate_hz: str, seconds: str, priority: str) -> int:
         period_s=1.0 / float(rate_hz),
         window=round(float(rate_hz) * float(seconds)),
     )
+    begun_ns = time.time_ns()
     loop.start()
     threading.Event().wait(float(seconds))
     loop.stop()
+    ended_ns = time.time_ns()
     if errors:
         raise errors[0]
     jitter = loop.timing.jitter_ms()
@@ -40,6 +43,8 @@ def main(path: str, rate_hz: str, seconds: str, priority: str) -> int:
         "p999": jitter.p999,
         "max": jitter.max,
         "lost": loop.timing.lost,
+        "begun_ns": begun_ns,
+        "ended_ns": ended_ns,
         "refused": refused,
     }
     Path(path).write_text(json.dumps(outcome))

@@ -167,7 +167,8 @@ class StackTrial:
         status = self._safety_status(begun_ns)
         granted = bool(status[-1]["realtime"])
         reason = "" if granted else "SCHED_FIFO was not granted"
-        return loop_of(status), of_bare, reason, cores
+        span_ns = int(found["begun_ns"]), int(found["ended_ns"])
+        return loop_of(status, span_ns), of_bare, reason, cores
 
     def _safety_status(self, since_ns: int) -> list[Mapping[str, Any]]:
         entries = read_json_lines(self._plan.directory / "status.jsonl")
@@ -232,19 +233,22 @@ def loop_settings(plan: SessionPlan) -> tuple[float, int]:
     return float(safety["rate_hz"]), int(safety["realtime_priority"])
 
 
-def loop_of(status: Sequence[Mapping[str, Any]]) -> Loop:
-    """Timing from the safety_status of one window: the last percentiles, and the lost ticks.
+def loop_of(status: Sequence[Mapping[str, Any]], span_ns: tuple[int, int]) -> Loop:
+    """Timing from safety_status: the last percentiles, and the ticks lost within `span_ns` of ROS
+    time, those in which the bare loop ran.
 
     Raises:
-        ValueError: fewer than two of them.
+        ValueError: fewer than two of them within the span.
     """
-    if len(status) < 2:
-        raise ValueError(f"{len(status)} safety_status in the window, expected at least 2")
+    begun_ns, ended_ns = span_ns
+    within = [one for one in status if begun_ns <= one["ros_ns"] <= ended_ns]
+    if len(within) < 2:
+        raise ValueError(f"{len(within)} safety_status in the window, expected at least 2")
     jitter = status[-1]["loop_jitter_ms"]
     return Loop(
         p50_ms=jitter["p50"],
         p99_ms=jitter["p99"],
         p999_ms=jitter["p999"],
         max_ms=jitter["max"],
-        lost=int(status[-1]["lost_ticks"]) - int(status[0]["lost_ticks"]),
+        lost=int(within[-1]["lost_ticks"]) - int(within[0]["lost_ticks"]),
     )
