@@ -138,8 +138,9 @@ class ClosedLoop:
         self.motion = PlayedMotion(limits, CONTROLLER_S)
         self.now_s = _START_S
         self.ros_offset_ns = _START_NS - round(_START_S * 1e9)
-        self.late_s = (safety or SafetyConfig()).late_s
-        self.safety = SafetyFilter(limits, safety or SafetyConfig())
+        rules = safety or SafetyConfig(arm_at_start=True)
+        self.late_s = rules.late_s
+        self.safety = SafetyFilter(limits, rules)
         self.buffer = ActionBuffer(
             limits.scaled(velocity=VELOCITY_SHARE, acceleration=ACCELERATION_SHARE),
             timeline or TimelineConfig(lead_s=0.06),
