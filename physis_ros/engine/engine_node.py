@@ -45,6 +45,7 @@ from physis_ros.engine.wam_codec import WamContract, wam_contract
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
 from physis_ros.node.model_file import named_model
+from physis_ros.node.system import give_back_memory
 from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import CloseStream, OpenStream
 
@@ -144,6 +145,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         self._engine = None
         self._contract = None
         self._notes.clear()
+        give_back_memory()
 
     def on_clock_jump(self, delta_s: float) -> None:
         if self._streams is not None:

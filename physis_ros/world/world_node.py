@@ -36,6 +36,7 @@ from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, ma
 from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
 from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
 from physis_ros.node.model_file import named_model
+from physis_ros.node.system import give_back_memory
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import ResetWorld, StepWorld
@@ -139,6 +140,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         self._engine = None
         self._contract = None
         self._encode = None
+        give_back_memory()
 
     def on_clock_jump(self, delta_s: float) -> None:
         for world in self._worlds.values():
