@@ -83,6 +83,7 @@ class SafetyOutput:
         self._outbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._awaits_acknowledgement = False
         self._sent_s = 0.0
+        self._moves = False
         self._acknowledgement_ms = SlidingWindow(_SAMPLES)
         self._thread: threading.Thread | None = None
 
@@ -124,7 +125,7 @@ class SafetyOutput:
     def position(self, position: Floats) -> None:
         """One point for a forward position controller."""
         if self._positions:
-            self._outbox.put(lambda: self._robot.publish(Float64MultiArray(data=position.tolist())))
+            self._outbox.put(lambda: self._send_position(position))
 
     def commanded(self, state: tuple[Floats, Floats]) -> None:
         stamp = self._node.get_clock().now().to_msg()
@@ -151,6 +152,16 @@ class SafetyOutput:
         """Run anything else that the loop's thread must not wait for."""
         self._outbox.put(act)
 
+    def _send_position(self, position: Floats) -> None:
+        self._robot.publish(Float64MultiArray(data=position.tolist()))
+        self._say_first()
+
+    def _say_first(self) -> None:
+        """`physis up` waits for this line."""
+        if not self._moves:
+            self._moves = True
+            self._node.get_logger().info("first trajectory to the robot")
+
     def _send_trajectory(self, forward: Forward) -> None:
         """Send, unless it was judged too long ago: after a pause of this process it may be
         wrong."""
@@ -172,6 +183,7 @@ class SafetyOutput:
             )
         )
         self._awaits_acknowledgement, self._sent_s = True, self._node.steady_s()
+        self._say_first()
 
     def _ros_ns(self, motion_s: float) -> int:
         """The instant at which it was judged, as a stamp."""

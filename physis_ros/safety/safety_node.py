@@ -372,6 +372,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         age_ms = math.nan if age_s is None else age_s * 1e3
         return self._report.status(guard.filter, guard.finding, age_ms, self._loop)
 
+    def waits_for(self) -> str:
+        if self._guard is None or self._guard.finding.verdict != Verdict.HOLD:
+            return ""
+        return self._guard.finding.reason
+
     def diagnose(self) -> Sequence[Diagnosis]:
         guard = self._guard
         if guard is None or self._loop is None or self._output is None:

@@ -261,8 +261,8 @@ class BufferNode(PhysisNode[BufferParameters]):
     def _reason(self) -> str:
         if self._state == StreamStatus.PLAYING:
             return ""
-        if standstill := self.standstill():
-            return standstill
+        if clock_fault := self.clock_fault():
+            return clock_fault
         if self._buffer is None or not self._buffer.timeline.started:
             return "waiting for safety/commanded_state or joint_states"
         return self._why.line(self.steady_s())
@@ -288,6 +288,9 @@ class BufferNode(PhysisNode[BufferParameters]):
         message = now.status()
         message.header.stamp = self.get_clock().now().to_msg()
         self._status.publish(message)
+
+    def waits_for(self) -> str:
+        return "" if self._state == StreamStatus.PLAYING else self._reason()
 
     def diagnose(self) -> Sequence[Diagnosis]:
         now = self._now()
