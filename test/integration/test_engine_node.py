@@ -141,7 +141,7 @@ def test_a_family_of_an_installed_package_moves_joints_in_workers_too(
 def test_bad_observations_are_named_and_the_engine_goes_on(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     robot = Robot(ros)
-    ros.start("engine_node", f"model:={small}", *QUICK)
+    node = ros.start("engine_node", f"model:={small}", *QUICK)
     ros.wait(lambda: chunks, "a chunk")
     robot.joint_names = ["a_joint", "other_joint"]
     ros.wait_for_diagnosis("stream arm", "joint 'b_joint' is missing")
@@ -155,10 +155,12 @@ def test_bad_observations_are_named_and_the_engine_goes_on(ros: Any, small: Path
     robot.stream_id = "other"
     ros.wait_for_diagnosis("stream arm", "observation.stream_id: 'other'")
     robot.stream_id = "arm"
-    robot.instruction = "wave"
+    robot.instruction = "wave " * 2000
     ros.wait_for_diagnosis("stream arm", "streaming")
     before = len(chunks)
     ros.wait(lambda: len(chunks) > before + 3, "chunks again")
+    ros.wait(lambda: "instruction" in ros.log(node), "the refused instruction in the log")
+    assert max(map(len, ros.log(node).splitlines())) < 400
 
 
 def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) -> None:
@@ -166,7 +168,7 @@ def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) 
     right = ros.listen(in_namespace(ACTION_CHUNK, "right"))
     Robot(ros, "arm", "left")
     Robot(ros, "right", "right")
-    ros.start(
+    node = ros.start(
         "engine_node",
         f"model:={small}",
         *QUICK,
@@ -185,6 +187,8 @@ def test_streams_open_and_close_by_service_in_namespaces(ros: Any, small: Path) 
     assert "is open already" in again.reason
     closed = ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="right", drain=True))
     assert closed.closed
+    # Observations came while it closed, and come still.
+    assert "[ERROR]" not in ros.log(node)
     unknown = ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="right"))
     assert "no such stream" in unknown.reason
     refused = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right", instruction="wave"))
@@ -234,6 +238,7 @@ def test_with_a_profile_streams_are_admitted_by_the_planner(
     assert refused
     assert "worker 0" in refused[-1].reason or "in simulation" in refused[-1].reason
     assert "carries now" in refused[-1].reason
+    assert "(short of time on " in refused[-1].reason
     slow = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="slow", period_s=10.0))
     assert slow.admitted, slow.reason
     assert ros.call(CLOSE_STREAM, CloseStream.Request(stream_id="slow")).closed
