@@ -82,13 +82,13 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.14",
     packages=[],
-    # The nodes of a robot need numpy, PyYAML and OpenCV, as package.xml names them; a distribution
-    # brings these, and pip must not lay its own over them.
+    # A distribution brings `robot`. Its messages are compiled against its numpy, so the other
+    # extras must not pull in another one.
     extras_require={
         "robot": requirements("numpy", "pyyaml", "opencv-python-headless"),
-        "engine": requirements("numpy", "pyyaml", "opencv-python-headless", *ENGINE),
-        "tools": requirements("numpy", "pyyaml", *TOOLS),
-        "lab": requirements("numpy", "pyyaml", "opencv-python-headless", *ENGINE, *TOOLS, *LAB),
+        "engine": requirements(*ENGINE),
+        "tools": requirements(*TOOLS),
+        "lab": requirements(*ENGINE, *TOOLS, *LAB),
     },
     entry_points={"console_scripts": ["physis = physis_ros.cli.main:main"]},
     cmdclass={"build": CMakeBuild},

@@ -108,7 +108,9 @@ def messages(environment: Mapping[str, str]) -> CheckResult:
         "print(len(names), 'types of physis_ros load')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return CheckResult(name="messages", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return CheckResult(
+        name="messages", ok=ok, detail=text, remedy="" if ok else command_for("rclpy")
+    )
 
 
 def domain(environment: Mapping[str, str]) -> CheckResult:
@@ -208,7 +210,7 @@ def torch_devices(environment: Mapping[str, str]) -> CheckResult:
         "print('torch', torch.__version__ + ';', 'cpu', *names, sep=' ')\n"
     )
     ok, text = probe([sys.executable, "-c", code], environment)
-    return CheckResult(name="torch", ok=ok, detail=text, remedy="" if ok else BUILD)
+    return CheckResult(name="torch", ok=ok, detail=text, remedy="" if ok else command_for("torch"))
 
 
 def not_installed(name: str, package: str, need: str) -> CheckResult:
