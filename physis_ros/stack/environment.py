@@ -20,14 +20,15 @@ def process_environment(
     """Return the environment for a node: the caller's, plus what ROS needs and is not set.
 
     If this Python has its own ROS (`make build`), a sourced distribution is removed: two of them do
-    not load into one process. Otherwise nothing is removed.
+    not load into one process. Otherwise nothing is removed, and messages that pip installed into
+    this Python's environment are added to the distribution's paths.
 
     Raises:
         UserError: ROS_DOMAIN_ID is not a domain.
     """
     domain_from(environ)
     result = with_transport(environ, share_directory())
-    if (prefix / "share" / "ament_index").is_dir():
+    if (prefix / "lib" / "librcl.so").is_file():
         result["AMENT_PREFIX_PATH"] = str(prefix)
         result.setdefault("RMW_IMPLEMENTATION", MIDDLEWARE)
         _keep(result, "PYTHONPATH", lambda folder: not (folder / "rclpy").is_dir())
@@ -36,6 +37,11 @@ def process_environment(
             "LD_LIBRARY_PATH",
             lambda folder: prefix in folder.parents or not (folder / "librcl.so").is_file(),
         )
+    elif any((prefix / "lib").glob("libphysis_ros__*")):
+        # pip has put our messages here, and the distribution looks for them in its own paths.
+        for name, folder in (("AMENT_PREFIX_PATH", prefix), ("LD_LIBRARY_PATH", prefix / "lib")):
+            parts = [str(folder), *filter(None, [result.get(name)])]
+            result[name] = os.pathsep.join(parts)
     result.setdefault("RCUTILS_LOGGING_USE_STDOUT", "1")
     result.setdefault("RCUTILS_LOGGING_BUFFERED_STREAM", "0")
     # One thread per process unless the user says otherwise: the workers are the parallelism.

@@ -14,8 +14,7 @@ from physis_ros.stack.environment import process_environment
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
     prefix = tmp_path / "venv"
-    (prefix / "share" / "ament_index").mkdir(parents=True)
-    (prefix / "lib").mkdir()
+    (prefix / "lib").mkdir(parents=True)
     (prefix / "lib" / "librcl.so").touch()
     return prefix
 
@@ -25,6 +24,28 @@ def test_an_empty_environment_is_made_whole(prefix: Path) -> None:
     assert made["AMENT_PREFIX_PATH"] == str(prefix)
     assert made["RMW_IMPLEMENTATION"] == "rmw_fastrtps_cpp"
     assert "PYTHONPATH" not in made
+
+
+def test_an_environment_beside_a_distribution_keeps_it(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    (venv / "share" / "ament_index").mkdir(parents=True)
+    distribution = tmp_path / "opt"
+    (distribution / "lib").mkdir(parents=True)
+    (distribution / "lib" / "librcl.so").touch()
+    given = {
+        "AMENT_PREFIX_PATH": str(distribution),
+        "LD_LIBRARY_PATH": str(distribution / "lib"),
+    }
+    made = process_environment(given, venv)
+    assert {name: made[name] for name in given} == given
+    assert "RMW_IMPLEMENTATION" not in made
+
+    # `pip install .` puts our messages into the environment.
+    (venv / "lib").mkdir()
+    (venv / "lib" / "libphysis_ros__rosidl_typesupport_c.so").touch()
+    made = process_environment(given, venv)
+    assert made["AMENT_PREFIX_PATH"] == f"{venv}{os.pathsep}{distribution}"
+    assert made["LD_LIBRARY_PATH"] == f"{venv / 'lib'}{os.pathsep}{distribution / 'lib'}"
 
 
 def test_a_distribution_that_was_sourced_is_taken_out(prefix: Path, tmp_path: Path) -> None:
