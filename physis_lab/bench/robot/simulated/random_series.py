@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from physis_lab.bench.robot.chunk_source import ChunkSource
-from physis_lab.bench.robot.closed_loop import ClosedLoop, Link, Links
-from physis_lab.bench.robot.played_motion import LimitUse
+from physis_lab.bench.robot.simulated.chunk_source import ChunkSource
+from physis_lab.bench.robot.simulated.closed_loop import ClosedLoop
+from physis_lab.bench.robot.simulated.links import Link, Links
+from physis_lab.bench.robot.simulated.played_motion import LimitUse
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.robot_files import load_robot_limits
 from physis_ros.timeline.chunk_overlap import POLICIES, Overlap
@@ -150,7 +151,7 @@ def play_series(seed: int) -> SeriesResult:
         judged=loop.counts.judged,
         examples=loop.counts.examples,
         rebases=loop.buffer.rebases,
-        use=loop.motion.limit_use(),
+        use=loop.robot.motion.limit_use(),
         rests=loop.rests,
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from physis_lab.bench.robot.random_series import SeriesTotals, play_series
+from physis_lab.bench.robot.simulated.random_series import SeriesTotals, play_series
 
 
 def totals_of(seeds):

@@ -13,35 +13,28 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 
-from physis_lab.bench.robot.chunk_source import ChunkSource
-from physis_lab.bench.robot.played_motion import PlayedMotion
+from physis_lab.bench.robot.simulated.chunk_source import ChunkSource
+from physis_lab.bench.robot.simulated.counts import LoopCounts, kind_of, said
+from physis_lab.bench.robot.simulated.links import Link, Links
+from physis_lab.bench.robot.simulated.robot_side import CONTROLLER_S, RobotSide
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
-from physis_ros.robot.point_interpolation import MotionState
-from physis_ros.robot.trajectory_controller import (
-    ControllerConfig,
-    Trajectory,
-    TrajectoryController,
-    TrajectoryPoint,
-)
 from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
+from physis_ros.safety.surroundings import ControllerFacts, problems
 from physis_ros.safety.types import Decision, Forward, Instant, SafetyConfig
 from physis_ros.timeline.action_buffer import ActionBuffer, BufferInstant
 from physis_ros.timeline.timed_chunk import IncomingChunk, RefusedChunk
 from physis_ros.timeline.types import TimelineConfig
 
-CONTROLLER_S = 0.008
 SAFETY_S = 0.005
 COMMANDED_S = 0.02
+SURROUNDINGS_S = 0.5
 # As in config/buffer_node.param.yaml.
 VELOCITY_SHARE, ACCELERATION_SHARE = 0.95, 0.6
 # As physis_ros.safety.output: what was judged longer ago than this share of late_s is not sent.
@@ -49,54 +42,8 @@ _SEND_SHARE = 0.5
 # Longer than anything that may still be on its way.
 _REST_SHOWN_S = 0.6
 _REST_LOOK_S = 0.2
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _START_S = 1000.0
 _START_NS = 1_700_000_000_000_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """Random lateness of one message path. A share `slow` of the messages takes up to `worst_s`,
-    the others up to `usual_s`; a share `lost` never comes, a share `twice` comes twice. With
-    `ordered` no message overtakes another."""
-
-    usual_s: float = 0.002
-    worst_s: float = 0.002
-    slow: float = 0.0
-    lost: float = 0.0
-    twice: float = 0.0
-    ordered: bool = True
-
-    def delay_s(self, random: np.random.Generator) -> float:
-        most_s = self.worst_s if random.random() < self.slow else self.usual_s
-        return float(random.uniform(0.0, most_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """`acknowledgements` counts from when the controller's side has the trajectory. `taking`: from
-    then until the controller looks at it, at most `late_s` after the judgement."""
-
-    chunks: Link = field(default_factory=Link)
-    windows: Link = field(default_factory=Link)
-    trajectories: Link = field(default_factory=Link)
-    acknowledgements: Link = field(default_factory=Link)
-    taking: Link = field(default_factory=Link)
-    joints: Link = field(default_factory=Link)
-    commanded: Link = field(default_factory=Link)
-
-
-@dataclass(slots=True)
-class LoopCounts:
-    """`windows` left the buffer; `judged`: answers of safety to those that came, by kind;
-    `said`: reasons of safety's verdicts, one for each change; `refused_chunks`: by the buffer."""
-
-    windows: int = 0
-    chunks: int = 0
-    judged: Counter[str] = field(default_factory=Counter)
-    said: Counter[str] = field(default_factory=Counter)
-    refused_chunks: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,16 +51,6 @@ class _Process:
     """Runs one callback at a time; while it is stalled, events wait."""
 
     free_s: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    """A trajectory on its way: when the controller's side has it, when it may be taken, and when
-    safety knows (infinite: never)."""
-
-    trajectory: Trajectory
-    taken_s: float
-    acknowledged_s: float
 
 
 class ClosedLoop:
@@ -135,7 +72,7 @@ class ClosedLoop:
         self.limits, self.random = limits, random
         self.links = links or Links()
         self.counts = LoopCounts()
-        self.motion = PlayedMotion(limits, CONTROLLER_S)
+        self.robot = RobotSide(limits, home)
         self.now_s = _START_S
         self.ros_offset_ns = _START_NS - round(_START_S * 1e9)
         rules = safety or SafetyConfig(arm_at_start=True)
@@ -148,14 +85,12 @@ class ClosedLoop:
         self._safety_s = safety_s
         self._servo_s = (timeline or TimelineConfig()).tick_s
         self.source = source
-        self.measured = np.array(home, dtype=np.float64)
-        self.measured_velocity = np.zeros_like(self.measured)
-        self._controller: TrajectoryController | None = self._new_controller()
         self.safety_lives = True
+        self.foreign_publisher = False
+        # An operator who arms whenever safety is disarmed.
+        self.operator_arms = False
         # Shares of messages that arrive with a value that is not finite.
         self.spoiled_windows = self.spoiled_joints = 0.0
-        self._hand: Callable[[float], Floats] | None = None
-        self._flying: list[_Sent] = []
         self._last_at: dict[str, float] = {}
         self._window: CommandedTrajectory | None = None
         self._window_ns = 0
@@ -169,6 +104,7 @@ class ClosedLoop:
         self._at(self.now_s + 1e-4, self._safety_tick)
         self._at(self.now_s + 2e-4, self._commanded_tick)
         self._at(self.now_s + 3e-4, self._servo_tick)
+        self._at(self.now_s + 4e-4, self._surroundings_tick)
         if source is not None:
             self._at(self.now_s + 0.3, self._source_tick)
 
@@ -184,7 +120,7 @@ class ClosedLoop:
     @property
     def rests(self) -> bool:
         """Whether the controller has commanded no velocity for `_REST_SHOWN_S`."""
-        return self.motion.moving_until_s(self.now_s - _REST_SHOWN_S) is None
+        return self.robot.motion.moving_until_s(self.now_s - _REST_SHOWN_S) is None
 
     def run_to_rest(self, most_s: float) -> None:
         """Run until the robot rests, at most `most_s`."""
@@ -208,27 +144,11 @@ class ClosedLoop:
         self.buffer.clock_jumped(self._buffer_now())
         self.safety.joints.forget_stamps()
 
-    def stop_controller(self) -> None:
-        """The controller is deactivated: the arm stands where it is measured."""
-        self._controller = None
-        self.measured_velocity = np.zeros_like(self.measured)
-        self.motion.forget()
-
-    def start_controller(self) -> None:
-        """The controller is activated and holds the measured position."""
-        self._controller = self._new_controller()
-        self.motion.forget()
-
     def guide(self, path: Callable[[float], Floats] | None) -> None:
-        """A person moves the arm along `path` (of seconds from now, [joints]) while the controller
-        is stopped; None: lets go."""
+        """A person moves the stopped arm along `path` (of seconds from now, [joints]); None: lets
+        go."""
         begun_s = self.now_s
-        self._hand = None if path is None else lambda now_s: path(now_s - begun_s)
-
-    def foreign(self, trajectory: Trajectory) -> None:
-        """Somebody else publishes on the controller's topic."""
-        if self._controller is not None:
-            self._controller.accept(trajectory, self.now_s)
+        self.robot.guide(None if path is None else lambda now_s: path(now_s - begun_s))
 
     @property
     def instant(self) -> Instant:
@@ -272,7 +192,7 @@ class ClosedLoop:
 
     def _source_tick(self) -> None:
         assert self.source is not None
-        for chunk in self.source.chunks(self.ros_ns, self.measured):
+        for chunk in self.source.chunks(self.ros_ns, self.robot.position):
             self.counts.chunks += 1
             self._deliver(
                 "chunk",
@@ -387,6 +307,17 @@ class ClosedLoop:
             self.counts.said[reason] += 1
         self._send(result.forward)
 
+    def _surroundings_tick(self) -> None:
+        self._at(self.now_s + SURROUNDINGS_S, self._surroundings_tick)
+        facts = ControllerFacts(
+            topic="joint_trajectory",
+            publishers=("/foreign",) if self.foreign_publisher else (),
+            state="active" if self.robot.active else "inactive",
+        )
+        self.safety.surroundings(problems(facts, self.limits.names, positions=False))
+        if self.operator_arms and not self.safety.enabled:
+            self.safety.arm(self.instant)
+
     def _send(self, forward: Forward | None) -> None:
         if forward is None:
             return
@@ -394,31 +325,13 @@ class ClosedLoop:
             taken_s = acknowledged_s = math.inf
         else:
             taken_s, acknowledged_s = self._way_of_trajectory(forward)
-        trajectory = Trajectory(
-            joint_names=self.limits.names,
-            start_s=forward.at_s,
-            points=tuple(
-                TrajectoryPoint(
-                    time_from_start_s=round(time_s * 1e9) * 1e-9,
-                    positions=tuple(position),
-                    velocities=tuple(velocity),
-                )
-                for time_s, position, velocity in zip(
-                    forward.times_s.tolist(),
-                    forward.positions.tolist(),
-                    forward.velocities.tolist(),
-                )
-            ),
-        )
-        self._flying.append(
-            _Sent(trajectory=trajectory, taken_s=taken_s, acknowledged_s=acknowledged_s)
-        )
+        self.robot.send(forward, taken_s=taken_s, acknowledged_s=acknowledged_s)
         if math.isfinite(acknowledged_s):
             self._at(acknowledged_s, self._acknowledge)
 
     def _acknowledge(self) -> None:
-        waits = any(one.acknowledged_s > self.now_s for one in self._flying)
-        if self.safety_lives and self.safety.handover.in_flight and not waits:
+        done = self.robot.all_acknowledged(self.now_s)
+        if self.safety_lives and self.safety.handover.in_flight and done:
             self.safety.handover.acknowledged(self.now_s)
 
     def _way_of_trajectory(self, forward: Forward) -> tuple[float, float]:
@@ -431,51 +344,20 @@ class ClosedLoop:
         # What the proof assumes: taken within late_s, by a controller that looks once a period.
         taken_s = min(taken_s, forward.at_s + self.late_s - CONTROLLER_S)
         arrives_s = min(arrives_s, taken_s)
-        for other in self._flying:
-            if links.trajectories.ordered and math.isfinite(other.taken_s):
-                taken_s = max(taken_s, other.taken_s)
+        taken_s = max(taken_s, self.robot.latest_taken_s())
         if random.random() < links.acknowledgements.lost:
             return taken_s, math.inf
         return taken_s, arrives_s + links.acknowledgements.delay_s(random)
 
     # The controller ----------------------------------------------------------------------------
 
-    def _new_controller(self) -> TrajectoryController:
-        return TrajectoryController(
-            ControllerConfig(joint_names=self.limits.names, interpolate_from_desired_state=True),
-            _still(self.measured),
-        )
-
     def _controller_tick(self) -> None:
         self._at(self.now_s + CONTROLLER_S, self._controller_tick)
-        ready = [one for one in self._flying if one.taken_s <= self.now_s]
-        if ready:
-            # A queue of one: what the newest replaced is gone.
-            if self._controller is not None:
-                self._controller.accept(ready[-1].trajectory, self.now_s)
-            for one in ready:
-                one.taken_s = math.inf
-        self._flying = [
-            one
-            for one in self._flying
-            if math.isfinite(one.taken_s) or one.acknowledged_s > self.now_s
-        ]
-        if not self.safety.handover.in_flight:
-            self._flying = [one for one in self._flying if math.isfinite(one.taken_s)]
-        if self._controller is not None:
-            state = self._controller.update(self.now_s, _still(self.measured)).state
-            self.motion.add(self.now_s, state)
-            self.measured = state.position.copy()
-            self.measured_velocity = np.zeros(len(self.measured))
-            if state.velocity is not None:
-                self.measured_velocity = state.velocity.copy()
-        elif self._hand is not None:
-            before, self.measured = self.measured, self._hand(self.now_s)
-            self.measured_velocity = (self.measured - before) / CONTROLLER_S
+        self.robot.tick(self.now_s, in_flight=self.safety.handover.in_flight)
         names, position, velocity = (
             self.limits.names,
-            self.measured.tolist(),
-            self.measured_velocity.tolist(),
+            self.robot.position.tolist(),
+            self.robot.velocity.tolist(),
         )
         stamp_ns = self.ros_ns
         if self.random.random() < self.spoiled_joints:
@@ -485,25 +367,3 @@ class ClosedLoop:
             self.safety.joints.see(names, position, velocity, self.now_s, stamp_ns=stamp_ns)
 
         self._deliver("joints", self.links.joints, self._within(self._safety_process, arrive))
-
-
-def kind_of(decision: Decision) -> str:
-    """What became of a window, so that it can be counted: OK, LIMIT, `refused` for a check, or
-    `held` for the reason why nothing was forwarded at all."""
-    if decision.forward is not None:
-        return decision.finding.verdict.name
-    _, rejected, check = decision.finding.reason.partition(": rejected: ")
-    if rejected:
-        return f"refused: {check.partition(': ')[0]}"
-    return f"held: {said(decision.finding.reason)}"
-
-
-@lru_cache(maxsize=4096)
-def said(reason: str) -> str:
-    """A reason without joints and numbers, so that reasons can be counted."""
-    parts = [part for part in reason.removeprefix("model: ").split(": ") if "_joint" not in part]
-    return _NUMBER.sub("#", ": ".join(parts[:3]))
-
-
-def _still(position: Floats) -> MotionState:
-    return MotionState(position=position, velocity=np.zeros_like(position))

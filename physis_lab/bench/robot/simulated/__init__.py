@@ -1,0 +1,1 @@
+"""Buffer, safety and controller in simulation, with the real decisions."""
