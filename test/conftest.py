@@ -6,6 +6,8 @@ node.
 
 import os
 
+from hypothesis import settings
+
 from physis_lab.session.session import loopback_environment
 from physis_ros.node.domain import choose
 
@@ -16,3 +18,7 @@ for _name, _value in loopback_environment(0).items():
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Unit tests that run side by side must not meet in one domain.
     os.environ["ROS_DOMAIN_ID"] = str(choose({}))
+
+# Property tests judge results. Hypothesis's limit of 200 ms an example fails on a busy machine.
+settings.register_profile("physis", deadline=None)
+settings.load_profile("physis")
