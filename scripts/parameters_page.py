@@ -17,6 +17,9 @@ from physis_ros.stack.options import CHOICES
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "parameters.md"
 HEAD = """# Parameters
 
+Every parameter of the nodes with its default and range, and the order in which the launchers set
+them.
+
 ## Order
 
 `physis up` and `ros2 launch` set a node's parameters in one order; the last one wins:
@@ -34,11 +37,11 @@ starts nothing; `--json FILE` writes the same. An unknown node or parameter, a v
 or out of range, and a model for other joints are refused with one line and exit code 2 before any
 process starts.
 
-A params file has the form of ROS. `safety_node` is that node in any namespace, `left/safety_node`
-(or `left: {safety_node: ...}`) that in a namespace `left`, `/left/safety_node` that one alone; `*`
-stands for one name, `**` for any number. Within a file a name wins over a pattern with `*`, in
-which each node takes what it knows. Sections of other nodes may stand there too: the launcher names
-them in one line.
+A params file has the form of ROS. `safety_node` means the node of that name in any namespace,
+`left/safety_node` (or `left: {safety_node: ...}`) in a namespace `left`, `/left/safety_node` only
+that one; `*` stands for one name, `**` for any number. A name overrides a pattern of the same file;
+from a pattern each node takes the parameters that it has. A file may hold sections of other nodes:
+the launcher names them in one line.
 
 ```yaml
 /**: {ros__parameters: {use_sim_time: true}}
