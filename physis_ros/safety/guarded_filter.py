@@ -8,9 +8,10 @@ Judging a command and looking ahead take longest and hold no lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
+from physis_ros.robot.joint_publishers import Disagreement
 from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
@@ -95,11 +96,18 @@ class GuardedFilter:
         velocities: Sequence[float],
         *,
         stamp_ns: int,
-    ) -> None:
+        publisher: bytes | None = None,
+    ) -> Disagreement | None:
+        """Returns two publishers of one joint that disagree, as of this message."""
         with self._lock:
-            self._filter.joints.see(
-                names, positions, velocities, self._now().steady_s, stamp_ns=stamp_ns
-            )
+            joints, now_s = self._filter.joints, self._now().steady_s
+            joints.see(names, positions, velocities, now_s, stamp_ns=stamp_ns, publisher=publisher)
+            return joints.disagreement(now_s)
+
+    def publishers(self, names: Mapping[bytes, str]) -> None:
+        """The nodes that publish joint states, by their publishers' ids."""
+        with self._lock:
+            self._filter.joints.publisher_names = names
 
     def acknowledged(self) -> None:
         """Everything forwarded so far was acknowledged by the controller's side."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats
+from physis_ros.robot.joint_publishers import Disagreement, JointPublishers
 
 # Positions this far apart in time give a velocity where none is measured.
 _SLOPE_S = 0.02
@@ -60,6 +61,9 @@ class JointWatch:
         self._slope_from: tuple[Floats, float] = (self._position.copy(), -math.inf)
         self._slope: Floats = np.zeros(len(limits.names))
         self._left_band = ""
+        self._publishers = JointPublishers(limits.names)
+        self.publisher_names: Mapping[bytes, str] = {}
+        """The node of each publisher of joint states, by its id; for the text of a reason."""
         self.without_velocity = False
         """The newest message gave no velocity for one of our joints."""
 
@@ -71,12 +75,15 @@ class JointWatch:
         now_s: float,
         *,
         stamp_ns: int = 0,
+        publisher: bytes | None = None,
     ) -> None:
         """Record what a message says of our joints. A stamp that does not advance marks a frozen or
-        late message, which refreshes nothing; 0 is no stamp."""
+        late message, which refreshes nothing; 0 is no stamp. `publisher`: its id, where known."""
         if len(positions) != len(names):
             self._bad = f"joint_states: {len(positions)} positions for {len(names)} names"
             return
+        if publisher is not None:
+            self._publishers.see(names, positions, publisher, now_s)
         with_velocity = len(velocities) == len(names)
         seen = False
         for place, name in enumerate(names):
@@ -140,8 +147,16 @@ class JointWatch:
         """The clock jumped: accept any next stamp."""
         self._stamp_ns = [0] * len(self._stamp_ns)
 
+    def disagreement(self, now_s: float) -> Disagreement | None:
+        """A joint that two publishers report at different positions; None where all agree."""
+        return self._publishers.disagreement(now_s)
+
     def missing(self, now_s: float) -> str:
-        """One line that names the stalest joint; empty where every joint is fresh."""
+        """One line that names two publishers that disagree, or the stalest joint; empty where every
+        joint is fresh."""
+        disagreement = self.disagreement(now_s)
+        if disagreement is not None:
+            return f"joint_states: {disagreement.line(self.publisher_names)}"
         oldest = min(range(len(self._seen_s)), key=self._seen_s.__getitem__)
         silent_s = now_s - self._seen_s[oldest]
         if silent_s <= self._rules.timeout_s:

@@ -37,6 +37,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import UserError
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
+from physis_ros.node.graph import publisher_names, with_publisher
 from physis_ros.node.interfaces import (
     ENABLE,
     ESTOP,
@@ -75,6 +76,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         # Those who wait for the robot to rest, and until when (steady seconds).
         self._stops: list[tuple[Future[str], float]] = []
         self._said_no_velocity = False
+        self._disagree: tuple[bytes, ...] = ()
         self._logged = ""
         self._report = SafetyReport()
         self._loop: FixedRateThread | None = None
@@ -108,7 +110,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             changed=self._on_change,
         )
         self._subscriptions_made = [
-            self.subscribe(JOINT_STATES, self._on_joints),
+            self.subscribe(JOINT_STATES, with_publisher(self._on_joints)),
             self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
             self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
             self.subscribe(SAFETY_ESTOP, self._on_estop_topic),
@@ -210,10 +212,18 @@ class SafetyNode(PhysisNode[SafetyParameters]):
 
     # Input -------------------------------------------------------------------------------------
 
-    def _on_joints(self, message: JointState) -> None:
+    def _on_joints(self, message: JointState, publisher: bytes | None) -> None:
         if self._guard is not None:
-            stamp_ns = time_to_ns(message.header.stamp)
-            self._guard.joints(message.name, message.position, message.velocity, stamp_ns=stamp_ns)
+            found = self._guard.joints(
+                message.name,
+                message.position,
+                message.velocity,
+                stamp_ns=time_to_ns(message.header.stamp),
+                publisher=publisher,
+            )
+            if found is not None and found.publishers != self._disagree:
+                self._guard.publishers(publisher_names(self, JOINT_STATES.name))
+            self._disagree = () if found is None else found.publishers
             if self._guard.filter.joints.without_velocity and not self._said_no_velocity:
                 self._said_no_velocity = True
                 self.get_logger().warning(

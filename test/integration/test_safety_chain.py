@@ -394,3 +394,26 @@ def test_wrong_parameters_end_with_one_line(stage):
         log = stage.ros.log(process)
         assert reason in log
         assert "Traceback" not in log
+
+
+def test_a_second_publisher_of_joint_states_that_disagrees_holds_the_robot(ros):
+    """As a joint_state_publisher that was started beside the robot's driver: all zeros."""
+    stage = Stage(ros).start_and_move()
+    other = ros.another_node("sliders")
+    zeros = other.create_publisher(JOINT_STATES.type, JOINT_STATES.name, JOINT_STATES.qos)
+    ros.wait(lambda: zeros.get_subscription_count() > 1, "buffer and safety to listen")
+
+    def send():
+        message = JointState(name=list(JOINT_NAMES), position=[0.0] * 6, velocity=[0.0] * 6)
+        message.header.stamp = ros.node.get_clock().now().to_msg()
+        zeros.publish(message)
+
+    timer = ros.every(0.05, send)
+    stage.wait_verdict(SafetyStatus.HOLD, "two publishers disagree")
+    stage.wait_rest()
+    reason = next(s.reason for s in stage.safety if "two publishers disagree" in s.reason)
+    assert "from /sliders" in reason
+    assert "from /bench" in reason
+    timer.cancel()
+    stage.wait_verdict(SafetyStatus.OK)
+    stage.assert_fine()

@@ -109,3 +109,21 @@ def test_velocity_is_the_slope_where_none_is_measured():
     watch.see(["lift", "spin"], [0.1, 0.0], [0.7, 0.1], 1.2)
     assert not watch.without_velocity
     assert watch.velocity == pytest.approx([0.7, 0.1])
+
+
+def test_two_publishers_that_disagree_count_as_missing_and_are_named(watch):
+    watch.publisher_names = {b"1": "/driver", b"2": "/sliders"}
+    for tick in range(5):
+        now_s = 1.0 + 0.01 * tick
+        watch.see(["lift", "spin"], [0.5, 0.0], [], now_s, publisher=b"1")
+    assert watch.missing(1.05) == ""
+    watch.see(["lift", "spin"], [0.0, 0.0], [], 1.05, publisher=b"2")
+    assert watch.missing(1.05) == (
+        "joint_states: two publishers disagree: lift is 0.500 from /driver and 0.000 from "
+        "/sliders; stop one of them"
+    )
+    assert watch.moving(1.05) == watch.missing(1.05)
+    # It holds for a moment after the second one is gone.
+    for tick in range(300):
+        watch.see(["lift", "spin"], [0.5, 0.0], [], 1.06 + 0.01 * tick, publisher=b"1")
+    assert watch.missing(4.05) == ""
