@@ -109,6 +109,11 @@ class GuardedFilter:
         with self._lock:
             self._filter.joints.publisher_names = names
 
+    def clock(self, fault: str) -> None:
+        """Why simulated time does not serve; empty where it does."""
+        with self._lock:
+            self._filter.joints.clock_fault = fault
+
     def acknowledged(self) -> None:
         """Everything forwarded so far was acknowledged by the controller's side."""
         with self._lock:

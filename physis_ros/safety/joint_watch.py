@@ -64,6 +64,8 @@ class JointWatch:
         self._publishers = JointPublishers(limits.names)
         self.publisher_names: Mapping[bytes, str] = {}
         """The node of each publisher of joint states, by its id; for the text of a reason."""
+        self.clock_fault = ""
+        """Why simulated time does not serve: it keeps stamps from advancing. Part of a reason."""
         self.without_velocity = False
         """The newest message gave no velocity for one of our joints."""
 
@@ -163,7 +165,8 @@ class JointWatch:
             self._bad = ""
             return ""
         name = self._limits.names[oldest]
-        because = f" ({self._bad})" if self._bad else ""
+        causes = "; ".join(filter(None, (self._bad, self.clock_fault)))
+        because = f" ({causes})" if causes else ""
         if silent_s == math.inf:
             return f"joint_states: {name}: never received{because}"
         return (

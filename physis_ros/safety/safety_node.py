@@ -363,6 +363,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def _publish_heartbeat(self) -> None:
         if self._guard is None or self._output is None:
             return
+        self._guard.clock(self.clock_fault())
         self._guard.set_listening(self._output.has_subscriber)
         self._output.status(self._status)
         self._output.heartbeat()

@@ -1,6 +1,7 @@
 """A simulator's /clock, in a process of its own: runs, pauses and jumps as it is told.
 
-Each line on standard input is one of `jump SECONDS`, `pause`, `resume`; each is answered with a
+Arguments: its steps per simulated second (default 100), and simulated seconds per second (default
+1). Each line on standard input is one of `jump SECONDS`, `pause`, `resume`; each is answered with a
 line on standard output once it is in force.
 """
 
@@ -18,7 +19,6 @@ from physis_ros.node.interfaces import Topic, sensor_data
 from physis_ros.node.time_messages import ns_to_time
 
 BEGIN_S = 1000.0
-_PERIOD_S = 0.01
 
 
 class SimulatedTime:
@@ -27,12 +27,13 @@ class SimulatedTime:
     Threads: told by one, read by another; both hold the lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
         self.lock = threading.Lock()
+        self._rate = rate
         self._at_s, self._since_s, self._runs = BEGIN_S, time.monotonic(), True
 
     def now_s(self) -> float:
-        return self._at_s + (time.monotonic() - self._since_s if self._runs else 0.0)
+        return self._at_s + (self._rate * (time.monotonic() - self._since_s) if self._runs else 0.0)
 
     def tell(self, words: list[str]) -> None:
         at_s = self.now_s()
@@ -49,10 +50,12 @@ def main() -> int:
     node = rclpy.create_node("clock_source")
     topic = Topic(name="/clock", type=Clock, qos=sensor_data(1))
     out = node.create_publisher(topic.type, topic.name, topic.qos)
-    simulated, end = SimulatedTime(), threading.Event()
+    words = dict(enumerate(sys.argv[1:]))
+    hz, rate = float(words.get(0, "100")), float(words.get(1, "1"))
+    simulated, end = SimulatedTime(rate), threading.Event()
 
     def publish() -> None:
-        while not end.wait(_PERIOD_S):
+        while not end.wait(1.0 / (hz * rate)):
             with simulated.lock:
                 out.publish(Clock(clock=ns_to_time(round(simulated.now_s() * 1e9))))
 

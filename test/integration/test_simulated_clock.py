@@ -21,6 +21,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_ros.msg import ActionChunk, SafetyStatus, StreamStatus
+from physis_ros.node.clock import LEAST_CLOCK_HZ
 from physis_ros.node.interfaces import SAFETY_TELEOP_IN, Service
 from physis_ros.node.time_messages import seconds_to_duration, time_to_ns
 
@@ -182,3 +183,24 @@ def test_a_chunk_with_stamps_of_wall_time_is_refused_with_the_reason(clocked: Cl
         "the buffer to refuse it",
     )
     timer.cancel()
+
+
+@pytest.mark.parametrize("hz", [LEAST_CLOCK_HZ, 10.0])
+def test_a_coarse_clock_serves_from_its_least_rate_on_and_is_named_below(
+    ros: Any, tmp_path: Path, hz: float
+) -> None:
+    ros.start_file(Path(__file__).with_name("clock_source.py"), str(hz), talks=True)
+    model = restless_model(tmp_path / "model.safetensors")
+    arm = ArmStack(ros, model, tmp_path, use_sim_time=True).start()
+    ros.wait(lambda: len(arm.chunks) > 20, "chunks")
+    if hz < LEAST_CLOCK_HZ:
+        ros.wait(
+            lambda: any(
+                one.verdict == SafetyStatus.HOLD and "/clock advances in steps" in one.reason
+                for one in arm.safety
+            ),
+            "safety to name the clock",
+        )
+    else:
+        arm.wait_moving()
+    arm.assert_no_limit_passed()

@@ -127,3 +127,13 @@ def test_two_publishers_that_disagree_count_as_missing_and_are_named(watch):
     for tick in range(300):
         watch.see(["lift", "spin"], [0.5, 0.0], [], 1.06 + 0.01 * tick, publisher=b"1")
     assert watch.missing(4.05) == ""
+
+
+def test_a_clock_that_does_not_serve_is_named_where_joints_are_missing(watch):
+    watch.see(["lift", "spin"], [0.0, 0.0], [], 1.0, stamp_ns=10)
+    watch.clock_fault = "/clock advances in steps of 0.100 s"
+    assert watch.missing(1.05) == ""
+    watch.see(["lift", "spin"], [0.0, 0.0], [], 1.11, stamp_ns=10)
+    assert watch.missing(1.12).endswith(
+        "(joint_states: spin: the stamp does not advance; /clock advances in steps of 0.100 s)"
+    )
