@@ -135,7 +135,24 @@ def _placed(
     if isinstance(fresh, Violation):
         return fresh
     shaped = with_slopes(fresh, position, velocity)
-    return check_jump(shaped, position, velocity, limits) or with_tail(shaped, limits)
+    return (
+        check_jump(shaped, position, velocity, limits)
+        or _check_horizon(shaped, rules)
+        or with_tail(shaped, limits)
+    )
+
+
+def _check_horizon(trajectory: CheckedTrajectory, rules: JudgeRules) -> Violation | None:
+    """A command that ends in motion before the controller's first point may be due cannot be
+    followed: only its braking would be."""
+    reach_s, needed_s = float(trajectory.times_s[-1]), rules.late_s + WAYS_S[0]
+    if reach_s >= needed_s - _NOW_S or not trajectory.velocities[-1].any():
+        return None
+    return Violation(
+        check="horizon",
+        detail=f"it ends in motion {reach_s:.3f} s ahead; a command must reach at least "
+        f"{needed_s:.3f} s ahead (late_s {rules.late_s:g} s and {WAYS_S[0]:g} s), or end at rest",
+    )
 
 
 def _from_here(

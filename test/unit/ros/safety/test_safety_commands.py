@@ -208,3 +208,17 @@ def test_the_way_to_a_command_takes_no_longer_than_the_command(change, lasts_s, 
         assert answer.forward.times_s[-1] <= times[-1] + 1e-6
     else:
         assert answer.forward.times_s[-1] <= stretched_s + braked_s.max() + 1e-6
+
+
+def test_a_command_that_ends_in_motion_too_soon_names_the_horizon_that_it_needs():
+    """As MoveIt Servo's: three points 34 ms apart, with velocities."""
+    robot = Robot()
+    times = [0.034, 0.068, 0.102]
+    moving = [[0.2 * t, 0.0, 0.0] for t in times]
+    answer = robot.command(times, moving, [[0.2, 0.0, 0.0]] * 3, source="teleop")
+    assert answer.forward is None
+    assert "horizon: it ends in motion 0.102 s ahead" in answer.finding.reason
+    assert "at least 0.250 s ahead" in answer.finding.reason
+    # One that comes to rest as soon is a stop, and is followed.
+    resting = robot.command(times, [[0.0, 0.0, 0.0]] * 3, [[0.0] * 3] * 3, source="teleop")
+    assert resting.forward is not None
