@@ -123,6 +123,7 @@ ACTION_CHUNK = action_chunk()
 SAFETY_COMMAND_IN = Topic(name="safety/command_in", type=JointTrajectory, qos=reliable(1))
 SAFETY_TELEOP_IN = Topic(name="safety/teleop_in", type=JointTrajectory, qos=reliable(1))
 SAFETY_ESTOP = Topic(name="safety/estop", type=Bool, qos=latched())
+SAFETY_DEADMAN = Topic(name="safety/deadman", type=Bool, qos=reliable(1))
 SAFETY_COMMANDED_STATE = Topic(
     name="safety/commanded_state", type=JointState, qos=sensor_data(depth=1)
 )

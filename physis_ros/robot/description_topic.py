@@ -28,11 +28,15 @@ def limits_for(node: PhysisNode[P]) -> RobotLimits:
         UserError: a source is wrong, or no description was published in that time.
         InterruptedError: the process was asked to end.
     """
+    return node.params.limits(published_description(node))
+
+
+def published_description(node: PhysisNode[P]) -> str:
+    """The URDF text from the topic that the parameters name; empty where they name none. Waits and
+    raises as `limits_for`."""
     topic = node.params.robot_description_topic
-    return node.params.limits(_published(node, topic) if topic else "")
-
-
-def _published(node: PhysisNode[P], topic: str) -> str:
+    if not topic:
+        return ""
     name = node.resolve_topic_name(topic)
     # The node itself may be inside a callback of its executor, which would not turn meanwhile.
     listener = rclpy.create_node(

@@ -97,13 +97,24 @@ def _prefixed(limits: Mapping[str, JointLimit], joint_prefix: str) -> dict[str, 
     return {**longer, **{name: limits[name] for name in limits if name in longer}}
 
 
-def _from_urdf_file(path: str, names: Container[str]) -> dict[str, JointLimit]:
+def read_description(path: str) -> str:
+    """The text of a URDF file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
-        return limits_from_urdf(Path(path).read_text(encoding="utf-8"), names)
+        return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError("robot_description_file", path, "is not UTF-8 text") from None
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
         raise UserError("robot_description_file", path, reason) from None
+
+
+def _from_urdf_file(path: str, names: Container[str]) -> dict[str, JointLimit]:
+    text = read_description(path)
+    try:
+        return limits_from_urdf(text, names)
     except UserError as error:
         raise UserError(error.field, error.value, f"{error.reason} (in {path})") from None

@@ -24,7 +24,7 @@ def limits_from_urdf(text: str, names: Container[str] | None = None) -> dict[str
     Raises:
         UserError: not XML, a document type or entity inside, or a limit that cannot be one.
     """
-    root = _parse(text)
+    root = parse_urdf(text)
     if root.tag != "robot":
         raise UserError("robot_description", root.tag, "the root element must be <robot>")
     limits: dict[str, JointLimit] = {}
@@ -89,7 +89,7 @@ def _soft(name: str, element: ElementTree.Element, attribute: str, hard: float) 
     return hard if value is None else value
 
 
-def _parse(text: str) -> ElementTree.Element:
+def parse_urdf(text: str) -> ElementTree.Element:
     data = text.encode("utf-8")
     if len(data) > _LARGEST_TEXT_BYTES:
         raise UserError("robot_description", len(data), "too many bytes for a robot description")

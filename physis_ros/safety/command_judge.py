@@ -29,6 +29,7 @@ from physis_ros.safety.checks import (
 )
 from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.late_join import WAYS_S, Join, join
+from physis_ros.safety.tool_limits import ToolLimits
 
 _LEAST_SLOWING = 1.001
 # Tried after WAYS_S: by then the motions that are possible have come to rest.
@@ -54,6 +55,8 @@ class JudgeRules(Protocol):
     def longest_command_s(self) -> float: ...
     @property
     def slow_most(self) -> float: ...
+    @property
+    def tool(self) -> ToolLimits | None: ...
 
 
 def judge_command(
@@ -70,6 +73,21 @@ def judge_command(
     Raises:
         RuntimeError: the estimate holds no motion yet.
     """
+    judged = _judged(command, estimate, motion_s, limits, rules, started_s)
+    if isinstance(judged, Violation) or rules.tool is None or estimate.motion is None:
+        return judged
+    motion = _from_here(judged[0], *estimate.motion.state(motion_s), motion_s)
+    return rules.tool.check(motion) or judged
+
+
+def _judged(
+    command: CommandedTrajectory,
+    estimate: ControllerEstimate,
+    motion_s: float,
+    limits: RobotLimits,
+    rules: JudgeRules,
+    started_s: float,
+) -> tuple[CheckedTrajectory, Violation | None] | Violation:
     nominal = estimate.motion
     if nominal is None:
         raise RuntimeError("nothing is known of the controller yet")

@@ -14,6 +14,7 @@ This is not a certified safety function. A hardware stop is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from physis_ros.robot.joint_limits import RobotLimits
@@ -56,6 +57,8 @@ class SafetyFilter:
         self._latch = StopLatch(config.reset_cooldown_s)
         self._stopping = Stopping(self.handover, self.joints, settle_s=config.settle_s)
         self._surroundings: tuple[str, ...] = ()
+        # When the deadman was last seen held (steady).
+        self._held_s = -math.inf
         self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
         self._accepted_s: float | None = None
         # The source and time of the last rejected command, until one is accepted.
@@ -104,6 +107,17 @@ class SafetyFilter:
         """What is wrong with the controller and its topic, as seen from outside: one line each.
         Anything wrong disarms."""
         self._surroundings = tuple(problems)
+
+    def deadman(self, held: bool, now: Instant) -> None:
+        """A message of the deadman switch came."""
+        self._held_s = now.steady_s if held else -math.inf
+
+    def _released(self, now: Instant) -> str:
+        """One line where a deadman is needed and not held; empty otherwise."""
+        timeout_s = self.config.deadman_timeout_s
+        if timeout_s is None or now.steady_s - self._held_s <= timeout_s:
+            return ""
+        return "deadman: not held"
 
     def against_arming(self, now: Instant) -> tuple[str, ...]:
         """All that is not right yet, one line each."""
@@ -328,8 +342,12 @@ class SafetyFilter:
         unreachable = self.handover.unreachable()
         if unreachable:
             findings.append(Finding(verdict=Verdict.HOLD, reason=unreachable))
+        released = self._released(now)
+        if released and self.handover.moves(now.motion_s):
+            self._stopping.begin(now)
         for line in (
             self._arming.refusal(against),
+            released,
             self._moved_by_others(now),
             self._silent_operator(now),
         ):
@@ -423,6 +441,7 @@ class SafetyFilter:
             return self._latch.finding
         reason = (
             self._arming.refusal()
+            or self._released(now)
             or self.joints.missing(now.steady_s)
             or self._moved_by_others(now)
             or self.handover.unreachable()

@@ -142,6 +142,10 @@ class GuardedFilter:
         with self._lock:
             self._filter.surroundings(problems)
 
+    def deadman(self, held: bool) -> None:
+        with self._lock:
+            self._filter.deadman(held, self._now())
+
     def estop(self, reason: str) -> None:
         with self._lock:
             self._filter.estop(self._now(), reason)

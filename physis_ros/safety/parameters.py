@@ -4,12 +4,20 @@ config/safety_node.param.yaml.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from physis_core.types import UserError
 from physis_ros.node.parameters import param
+from physis_ros.robot.kinematic_chain import KinematicChain
 from physis_ros.robot.parameters import RobotParameters
+from physis_ros.robot.robot_files import read_description
 from physis_ros.safety.command_sources import Source
 from physis_ros.safety.joint_watch import JointRules
+from physis_ros.safety.tool_limits import ToolLimits
 from physis_ros.safety.types import SafetyConfig
 
 OUTPUTS = ("trajectory", "position")
@@ -125,6 +133,36 @@ class SafetyParameters(RobotParameters):
     sample_window: int = param(
         10, description="Joint states that bad_samples counts in", minimum=1, maximum=1000
     )
+    tool_link: str = param(
+        "",
+        description="Link of the URDF whose origin workspace_min, workspace_max and tool_speed "
+        "limit; empty: none of them is checked",
+    )
+    workspace_min: tuple[float, ...] = param(
+        (),
+        description="Lowest x, y, z of tool_link in the URDF's root link; empty: open",
+        unit="m",
+    )
+    workspace_max: tuple[float, ...] = param(
+        (),
+        description="Highest x, y, z of tool_link in the URDF's root link; empty: open",
+        unit="m",
+    )
+    tool_speed: float = param(
+        0.0,
+        description="Highest speed of tool_link; 0: no limit",
+        unit="m/s",
+        minimum=0.0,
+        maximum=100.0,
+    )
+    deadman: bool = param(False, description="Commands pass only while safety/deadman says true")
+    deadman_timeout_s: float = param(
+        0.3,
+        description="The deadman counts as released this long after its last message",
+        unit="s",
+        minimum=0.02,
+        maximum=10.0,
+    )
     stop_answer_s: float = param(
         5.0,
         description="~/estop answers when the robot is measured at rest, or after this long, when "
@@ -165,8 +203,40 @@ class SafetyParameters(RobotParameters):
         maximum=10000000,
     )
 
-    def filter(self) -> SafetyConfig:
+    def tool_limits(self, names: Sequence[str], published_description: str) -> ToolLimits | None:
+        """None without `tool_link`. `names`: of the commanded joints.
+
+        Raises:
+            UserError: no URDF, or one in which commanded joints do not lead to `tool_link`.
+        """
+        corners = {"workspace_min": self.workspace_min, "workspace_max": self.workspace_max}
+        for field, corner in corners.items():
+            if len(corner) not in (0, 3) or not all(map(math.isfinite, corner)):
+                raise UserError(field, list(corner), "must be empty, or finite x, y, z")
+        if not self.tool_link:
+            if any(corners.values()) or self.tool_speed:
+                raise UserError("tool_link", "", "a tool's limit needs the link that it limits")
+            return None
+        text = self.robot_description or published_description
+        if not text and self.robot_description_file:
+            text = read_description(self.robot_description_file)
+        if not text:
+            raise UserError("tool_link", self.tool_link, "needs a URDF: set robot_description_file")
+        lower = np.array(self.workspace_min or (-math.inf,) * 3)
+        upper = np.array(self.workspace_max or (math.inf,) * 3)
+        if not (lower < upper).all():
+            raise UserError("workspace_min", lower.tolist(), f"must be below {upper.tolist()}")
+        return ToolLimits(
+            KinematicChain(text, names, self.tool_link, prefix=self.joint_prefix),
+            lower=lower,
+            upper=upper,
+            speed_m_s=self.tool_speed or math.inf,
+        )
+
+    def filter(self, tool: ToolLimits | None = None) -> SafetyConfig:
         return SafetyConfig(
+            tool=tool,
+            deadman_timeout_s=self.deadman_timeout_s if self.deadman else None,
             # A forward position controller applies a point at once and acknowledges nothing.
             late_s=self.late_s if self.output == "trajectory" else 0.0,
             acknowledged=self.output == "trajectory",

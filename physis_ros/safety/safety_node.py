@@ -1,7 +1,7 @@
 """safety_node: checks every trajectory before the robot gets it, and brakes when input is missing.
 
 In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`,
-     `safety/estop`.
+     `safety/estop`, `safety/deadman`.
 Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
      `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
 Services: `~/estop`, `~/reset`, `~/enable`, `~/hand_back`.
@@ -45,13 +45,14 @@ from physis_ros.node.interfaces import (
     JOINT_STATES,
     RESET,
     SAFETY_COMMAND_IN,
+    SAFETY_DEADMAN,
     SAFETY_ESTOP,
     SAFETY_TELEOP_IN,
 )
 from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
-from physis_ros.robot.description_topic import limits_for
+from physis_ros.robot.description_topic import limits_for, published_description
 from physis_ros.robot.trajectory_messages import from_trajectory
 from physis_ros.safety.controller_client import ControllerClient
 from physis_ros.safety.filter import SafetyFilter
@@ -91,6 +92,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def configure(self) -> None:
         p = self.params
         limits = limits_for(self)
+        tool = p.tool_limits(limits.names, published_description(self) if p.tool_link else "")
         output = SafetyOutput(
             self,
             limits.names,
@@ -103,7 +105,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         )
         self._output = output
         self._guard = GuardedFilter(
-            SafetyFilter(limits, p.filter()),
+            SafetyFilter(limits, p.filter(tool)),
             now=lambda: self._instant_of(*self.both_clocks()),
             forward=output.forward,
             position=output.position,
@@ -114,6 +116,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.subscribe(SAFETY_COMMAND_IN, lambda message: self._on_command(message, "model")),
             self.subscribe(SAFETY_TELEOP_IN, lambda message: self._on_command(message, "teleop")),
             self.subscribe(SAFETY_ESTOP, self._on_estop_topic),
+            self.subscribe(SAFETY_DEADMAN, self._on_deadman),
         ]
         self._services_made = [
             self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
@@ -290,6 +293,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         # False never releases a STOP: that is what ~/reset is for.
         if message.data and self._guard is not None:
             self._guard.estop("safety/estop is true")
+
+    def _on_deadman(self, message: Bool) -> None:
+        if self._guard is not None:
+            self._guard.deadman(bool(message.data))
 
     def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         if self._guard is None or not self.active:

@@ -12,6 +12,7 @@ from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_sources import Source
 from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.joint_watch import JointRules
+from physis_ros.safety.tool_limits import ToolLimits
 
 
 class Verdict(IntEnum):
@@ -99,7 +100,8 @@ class SafetyConfig:
     and stay within the limits; not acknowledged by then, it counts as lost. `acknowledged`: False
     where forwarding needs no acknowledgement. `slow_most`: the largest factor by which a command
     that is too fast is slowed down. `settle_s`: this long after the last motion of ours ended, the
-    measured position is the commanded one. `arm_at_start`: see `Arming`."""
+    measured position is the commanded one. `arm_at_start`: see `Arming`. `tool`: None
+    where its place and speed are not limited. `deadman_timeout_s`: None where there is none."""
 
     late_s: float = 0.2
     acknowledged: bool = True
@@ -112,6 +114,8 @@ class SafetyConfig:
     tracking_time_s: float = 0.25
     reset_cooldown_s: float = 1.0
     arm_at_start: bool = False
+    tool: ToolLimits | None = None
+    deadman_timeout_s: float | None = None
     sources: Mapping[str, Source] = field(default_factory=_default_sources)
 
     def __post_init__(self) -> None:

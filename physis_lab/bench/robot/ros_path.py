@@ -195,6 +195,8 @@ def model_alone_ms(path: Path, *, pause_s: float) -> float:
 def _through_the_nodes(folder: Path, model: Path, seconds: float) -> PathTimes:
     share = share_directory()
     sets = (
+        # The probe is no robot that a person would have to arm.
+        ("safety_node", "enabled_at_start", True),
         ("observation_node", "model", str(model)),
         ("observation_node", "max_rate_hz", 2 * CAMERA_HZ),
         ("engine_node", "model", str(model)),
