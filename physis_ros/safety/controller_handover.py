@@ -103,7 +103,8 @@ class ControllerHandover:
         held = None if motion is None else motion.state(now_s)[0]
         near = held is not None and float(np.max(np.abs(held - position))) <= _HELD_APART
         self._estimate.rest_at(position, now_s, or_at=held if near else None)
-        self._moves_until_s = -math.inf
+        # Not later: how long it has been at rest still counts from our last motion.
+        self._moves_until_s = min(self._moves_until_s, now_s)
 
     def forward(
         self,
@@ -145,7 +146,8 @@ class ControllerHandover:
         self._estimate.update(now_s)
         if not sees or not self._estimate.uncertain:
             return
-        if self._estimate.settled(now_s):
+        # Measured joints lag behind: just when a motion ends, they do not show its end.
+        if self._estimate.settled(now_s - self._config.settle_s):
             self.rest_at(joints.position, now_s)
             return
         if self._estimate.compare(joints.position, now_s):

@@ -18,6 +18,11 @@ def test_no_fault_passes_a_limit_and_each_ends_at_rest(kind):
     assert found.said or kind == "safety_dead"
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("delay", 1074), ("delay", 1080)])
+def test_joint_states_that_lag_do_not_hide_the_end_of_a_lost_motion(kind, seed):
+    assert play_trial(kind, seed).use.violations == 0
+
+
 def test_a_trial_is_determined_by_kind_and_seed():
     one, other = play_trial("loss", 4), play_trial("loss", 4)
     assert one == other
