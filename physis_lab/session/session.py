@@ -24,6 +24,7 @@ from physis_ros.node.share import share_directory
 from physis_ros.stack.description import NodeSpec, load_stack
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.options import Options, parse_set
+from physis_ros.stack.parameter_layers import OF_ROS
 from physis_ros.stack.resolution import NodeRun, ProcessSpec, resolve
 
 ENGINE = "engine_node"
@@ -49,9 +50,9 @@ class SessionPlan:
         return 1e3 * period_s
 
     def parameters(self, node: str) -> dict[str, Any]:
-        """Every parameter of a node."""
+        """Every parameter that a node of ours declares."""
         run = next(run for run in self.runs if run.node.name == node)
-        return {name: setting.value for name, setting in run.settings.items()}
+        return {name: one.value for name, one in run.settings.items() if name not in OF_ROS}
 
     def full_pace(self) -> Pace:
         """The rates as the stack's files and `--set` give them."""

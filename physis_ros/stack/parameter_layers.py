@@ -91,6 +91,10 @@ class _RosParameters:
     start_type_description_service: bool = param(True, description="Serve type descriptions")
 
 
+OF_ROS = frozenset(field.name for field in dataclasses.fields(_RosParameters))
+"""The parameters that every ROS node has, beside those that ours declare."""
+
+
 @functools.cache
 def declared(node: str) -> Mapping[str, Declaration]:
     """The parameters of a node of ours, by name; empty where its package is not installed."""
