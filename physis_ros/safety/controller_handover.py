@@ -55,6 +55,11 @@ class ControllerHandover:
             or now_s < min(self._moves_until_s, self._estimate.end_s)
         )
 
+    def settled(self, now_s: float, settle_s: float) -> bool:
+        """Whether nothing of ours moves the robot, since more than `settle_s`."""
+        unknown = self._estimate.in_flight or self._estimate.uncertain
+        return not unknown and self.rested_s(now_s) > settle_s
+
     def rested_s(self, now_s: float) -> float:
         """Seconds since the last motion of ours ended; negative while it moves."""
         return now_s - min(self._moves_until_s, self._estimate.end_s)

@@ -250,15 +250,17 @@ class SafetyFilter:
 
     def tick(self, now: Instant) -> TickResult:
         """Run the watchdogs; call at a fixed rate."""
-        sees = not self.joints.missing(now.steady_s)
+        blind = self.joints.missing(now.steady_s)
+        sees = not blind
         self.handover.update(now.motion_s, self.joints, sees=sees)
-        if sees and self._idle(now):
+        idle = self._idle(now)
+        if sees and idle:
             self._rest_where_measured(now)
         against = self.against_arming(now) if self._arming.waits else ()
         self._arming.update(against)
         if self._surroundings and self.enabled:
             self.disarm(now, "; ".join(self._surroundings))
-        finding = most_severe(self._findings(now, against))
+        finding = most_severe(self._findings(now, blind, idle, against))
         if finding.verdict >= Verdict.HOLD > self._verdict or (
             finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP
         ):
@@ -289,8 +291,9 @@ class SafetyFilter:
 
     def arm(self, now: Instant) -> Answer:
         """Let commands pass, if nothing stands against it."""
+        was_armed = self.enabled
         answer = self._arming.arm(self.against_arming(now))
-        if not answer.done or answer.reason != "armed":
+        if was_armed or not answer.done:
             return answer
         self._wait_for_command("no command since arming")
         if self._sources.taken_over:
@@ -329,9 +332,10 @@ class SafetyFilter:
         self._rejected = None
         self._last_answer = Finding(verdict=Verdict.HOLD, reason=reason)
 
-    def _findings(self, now: Instant, against: Sequence[str]) -> list[Finding]:
+    def _findings(
+        self, now: Instant, blind: str, idle: bool, against: Sequence[str]
+    ) -> list[Finding]:
         findings: list[Finding] = []
-        blind = self.joints.missing(now.steady_s)
         self._look(bool(blind), now)
         if blind:
             findings.append(Finding(verdict=Verdict.HOLD, reason=blind))
@@ -348,7 +352,7 @@ class SafetyFilter:
         for line in (
             self._arming.refusal(against),
             released,
-            self._moved_by_others(now),
+            self._moved_by_others(now, idle),
             self._silent_operator(now),
         ):
             if line:
@@ -405,10 +409,7 @@ class SafetyFilter:
 
     def _idle(self, now: Instant) -> bool:
         """Nothing of ours moves the robot, and it had time to come to rest."""
-        handover = self.handover
-        return not handover.moves(now.motion_s) and (
-            handover.rested_s(now.motion_s) > self.config.settle_s
-        )
+        return self.handover.settled(now.motion_s, self.config.settle_s)
 
     def _rest_where_measured(self, now: Instant) -> None:
         """Whoever moves an idle robot may (a hand, a restarted controller): it is where it is
@@ -419,9 +420,9 @@ class SafetyFilter:
         if state is None or self.joints.away_from(state[0], self.config.joints.rest_tolerance):
             self.handover.rest_at(self.joints.position, now.motion_s)
 
-    def _moved_by_others(self, now: Instant) -> str:
+    def _moved_by_others(self, now: Instant, idle: bool) -> str:
         """One line where an idle robot moves; empty otherwise."""
-        if not self._idle(now):
+        if not idle:
             return ""
         moving = self.joints.moving(now.steady_s)
         return f"moved by something else: {moving}" if moving else ""
@@ -443,7 +444,7 @@ class SafetyFilter:
             self._arming.refusal()
             or self._released(now)
             or self.joints.missing(now.steady_s)
-            or self._moved_by_others(now)
+            or self._moved_by_others(now, self._idle(now))
             or self.handover.unreachable()
         )
         return Finding(verdict=Verdict.HOLD, reason=reason) if reason else None
