@@ -7,7 +7,8 @@ left running). Each is whole and plausible alone, and whoever reads them jumps b
 With the publisher's id in each sample, the positions of two publishers are compared over the last
 moment: they disagree where the ranges of both lie apart. So a second publisher that repeats the
 first one a little later agrees, also while the arm moves. Without ids (rclpy before Kilted) a joint
-that jumps away and comes back within that moment gives them away.
+that jumps away and comes back between neighbours that stand still gives them away. The ends of a
+fast swing, sampled slowly, look like such jumps but for those neighbours.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class JointPublishers:
         self._config = config or PublishersConfig()
         self._joints = frozenset(joints)
         self._ranges: dict[bytes, dict[str, _Range]] = {}
-        self._recent: dict[str, deque[tuple[float, float]]] = {}
+        self._recent: dict[str, deque[float]] = {}
+        self._returns_s: dict[str, deque[float]] = {}
         self._found: Disagreement | None = None
         self._found_s = -math.inf
 
@@ -107,6 +109,7 @@ class JointPublishers:
         """As if nothing had been seen."""
         self._ranges.clear()
         self._recent.clear()
+        self._returns_s.clear()
         self._found = None
         self._found_s = -math.inf
 
@@ -127,20 +130,15 @@ class JointPublishers:
                     return
 
     def _look_for_return(self, name: str, position: float, now_s: float) -> None:
-        """A joint that jumped away and is back again: two of them within `hold_s` are no noise."""
-        config = self._config
-        recent = self._recent.setdefault(name, deque(maxlen=8))
-        while recent and now_s - recent[0][0] > config.hold_s:
-            recent.popleft()
-        recent.append((now_s, position))
-        values = [value for _, value in recent]
-        returns = 0
-        for before, away, back in zip(values, values[1:], values[2:]):
-            jump = abs(away - before)
-            if jump > config.jump_rad and abs(back - before) < 0.25 * jump:
-                returns += 1
-        if returns >= 2:
-            self._note(name, (values[-2], values[-1]), (), now_s)
+        """Two returns of a joint within `hold_s` are no noise."""
+        recent = self._recent.setdefault(name, deque(maxlen=5))
+        recent.append(position)
+        if len(recent) < 5 or not _returned(recent, self._config.jump_rad):
+            return
+        returns_s = self._returns_s.setdefault(name, deque(maxlen=2))
+        returns_s.append(now_s)
+        if len(returns_s) == 2 and now_s - returns_s[0] <= self._config.hold_s:
+            self._note(name, (recent[1], recent[2]), (), now_s)
 
     def _note(
         self,
@@ -154,6 +152,23 @@ class JointPublishers:
             positions, publishers = positions[::-1], publishers[::-1]
         self._found = Disagreement(joint=joint, positions=positions, publishers=publishers)
         self._found_s = now_s
+
+
+def _returned(recent: Sequence[float], least: float) -> bool:
+    """Whether the middle one of five positions in a row jumped away by more than `least`.
+
+    Both neighbours are then at one place, and those beyond them at that place or at the other one.
+    Around the end of a smooth swing they are three times as far from their neighbours as these are
+    from the middle.
+    """
+    first, before, away, back, last = recent
+    jump = abs(away - before)
+    near = 0.25 * jump
+    return (
+        jump > least
+        and abs(back - before) < near
+        and all(min(abs(end - before), abs(end - away)) < near for end in (first, last))
+    )
 
 
 class _Range:

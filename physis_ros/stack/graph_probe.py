@@ -1,7 +1,7 @@
 """Looks at the robot that runs in this domain: who commands its controllers, who says its joints.
 
-`python -m physis_ros.stack.graph_probe SECONDS` listens for so long and prints what it saw as JSON.
-`physis doctor` runs it.
+`python -m physis_ros.stack.graph_probe SECONDS` listens for at least so long and prints what it saw
+as JSON. `physis doctor` runs it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ _COMMAND_TYPES = {
 }
 """The topics of a ros2_control controller, by type: how their names end."""
 _JOINT_STATES = ("sensor_msgs/msg/JointState", "/joint_states")
+_LONGEST_S = 6.5
+"""Fast DDS announces a participant every 3 s: where its first announcements were lost, again."""
 
 
 def look(seconds: float) -> dict[str, Any]:
-    """What there is after so many seconds in the domain.
+    """What there is after so many seconds in the domain; later where nothing was seen by then, or
+    a publisher of joint states has said nothing, but not after `_LONGEST_S`.
 
     `commands`: by topic, the nodes that publish it. `joints`: by topic and node, the positions that
     it said last (empty where it said nothing, or rclpy does not tell publishers apart).
@@ -46,8 +49,18 @@ def look(seconds: float) -> dict[str, Any]:
         callback = with_publisher(take)
         listening.append(node.create_subscription(JointState, topic, callback, JOINT_STATES.qos))
 
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    def complete() -> bool:
+        if not heard:
+            return False
+        return all(
+            None in said or len(said) >= len(publisher_names(node, topic))
+            for topic, said in heard.items()
+        )
+
+    start_s = time.monotonic()
+    while (now_s := time.monotonic() - start_s) < seconds or (
+        now_s < _LONGEST_S and not complete()
+    ):
         for topic in _topics(node, *_JOINT_STATES):
             if topic not in heard:
                 listen(topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from physis_core.types import UserError
@@ -126,12 +126,28 @@ def test_without_ids_a_joint_that_jumps_to_and_fro_is_found() -> None:
     assert "/joint_state_broadcaster, /joint_state_publisher" in line
 
 
-@given(speed=st.floats(0.0, 3.14), rate_hz=st.floats(10.0, 500.0))
-def test_without_ids_a_moving_arm_is_no_disagreement(speed: float, rate_hz: float) -> None:
+def test_without_ids_a_slow_second_publisher_beside_a_fast_one_is_found() -> None:
+    watch = JointPublishers(JOINTS)
+    for tick in range(60):
+        watch.see(JOINTS, (swing(0.01 * tick, 1.0), 0.0), None, 0.01 * tick)
+        if tick % 10 == 5:
+            watch.see(JOINTS, (0.0, 0.0), None, 0.01 * tick + 0.005)
+    assert watch.disagreement(0.6) is not None
+
+
+@given(
+    speed=st.floats(0.0, 3.14),
+    rate_hz=st.floats(10.0, 500.0),
+    phase_s=st.floats(0.0, 1.0),
+)
+@example(speed=3.125, rate_hz=10.0, phase_s=0.0)
+def test_without_ids_a_moving_arm_is_no_disagreement(
+    speed: float, rate_hz: float, phase_s: float
+) -> None:
     watch = JointPublishers(JOINTS)
     for tick in range(200):
         now_s = tick / rate_hz
-        watch.see(JOINTS, (swing(now_s, speed), 0.0), None, now_s)
+        watch.see(JOINTS, (swing(phase_s + now_s, speed), 0.0), None, now_s)
         assert watch.disagreement(now_s) is None
 
 
