@@ -43,6 +43,8 @@ _LEAST_WAY_S = 1e-3
 _CONTRADICTION = 0.03
 _LAG_S = 0.15
 _CONTRADICTED_S = 0.1
+# So much further from every motion than at first, a robot that stands still does not follow.
+_STANDS_BESIDE = 0.008
 
 
 class ControllerEstimate:
@@ -59,6 +61,11 @@ class ControllerEstimate:
         self._seen: tuple[float, Arrivals] | None = None
         self._ahead: Arrivals | None = None
         self._contradicted_since_s: dict[int, float] = {}
+        # The robot stands still beside every other motion, since it may hold this one.
+        self._held: PossibleMotion | None = None
+        # How far beside all motions it stood at first, and since when it is too far.
+        self._still: float | None = None
+        self._beside_since_s: float | None = None
 
     @property
     def motion(self) -> JointMotion | None:
@@ -74,6 +81,11 @@ class ControllerEstimate:
     def uncertain(self) -> bool:
         """A trajectory was not acknowledged in time: the controller may or may not play it."""
         return self._uncertain_until_s is not None
+
+    @property
+    def not_followed(self) -> bool:
+        """The robot stands still where no possible motion is (`compare_rest`)."""
+        return self._held is not None
 
     def settled(self, now_s: float) -> bool:
         """It was uncertain, and every possible motion has ended."""
@@ -93,6 +105,7 @@ class ControllerEstimate:
         other._possible = list(self._possible)
         other._flights = list(self._flights)
         other._uncertain_until_s = self._uncertain_until_s
+        other._held = self._held
         other._seen = self._seen
         other._ahead = self._ahead
         return other
@@ -114,6 +127,7 @@ class ControllerEstimate:
         self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
         self._flights.clear()
         self._uncertain_until_s = None
+        self._held = self._still = self._beside_since_s = None
         self._contradicted_since_s.clear()
         self._forget_arrivals()
 
@@ -143,6 +157,9 @@ class ControllerEstimate:
         until_s = math.inf
         for index in reversed(range(len(self._possible))):
             one = self._possible[index]
+            if one is self._held:
+                # What does not follow may have lost this one, too.
+                continue
             self._possible[index] = replace(one, until_s=min(one.until_s, until_s))
             until_s = min(until_s, one.latest_s)
         self._flights.clear()
@@ -167,7 +184,7 @@ class ControllerEstimate:
         A motion is compared from `_LAG_S` after its first point on, because it is exact from
         there, however the controller came to it.
         """
-        if self._uncertain_until_s is None:
+        if self._uncertain_until_s is None or self._held is not None:
             return False
         seen_s: Floats = np.linspace(now_s - _LAG_S, now_s, 6, dtype=np.float64)
         since = self._contradicted_since_s
@@ -196,6 +213,55 @@ class ControllerEstimate:
             self._uncertain_until_s = None
         self._forget_arrivals()
         return True
+
+    def compare_rest(self, measured: Floats, now_s: float) -> bool:
+        """Compare the possible motions with a robot that stands still at `measured` [joints].
+
+        Where all of them have gone away from it for `_CONTRADICTED_S`, one more is possible: the
+        controller holds `measured`, because it was started anew and lost what was sent. True when
+        this is found. The others stay possible, since an arm that is blocked stands still, too.
+        """
+        if self._held is not None or not self._possible:
+            return False
+        at = arrivals(self._possible, np.array([now_s])).positions
+        beside = float(np.maximum(at.min(axis=0) - measured, measured - at.max(axis=0)).max())
+        if self._still is None:
+            self._still = beside
+        if beside <= max(self._still, 0.0) + _STANDS_BESIDE:
+            self._beside_since_s = None
+            return False
+        if self._beside_since_s is None:
+            self._beside_since_s = now_s
+        if now_s - self._beside_since_s < _CONTRADICTED_S:
+            return False
+        self._may_rest_at(measured, now_s)
+        return True
+
+    def moves_again(self) -> None:
+        """The robot does not stand still."""
+        self._still = self._beside_since_s = None
+
+    def _may_rest_at(self, position: Floats, now_s: float) -> None:
+        """One more possible motion: rest at `position`, from which every later one may be left."""
+        held = self._held = PossibleMotion(
+            points=JointMotion.at_rest(position, now_s), left=None, latest_s=math.inf
+        )
+        rest = Arrivals(
+            at_s=np.array([now_s]),
+            positions=position[None, :],
+            velocities=np.zeros((1, position.size)),
+        )
+        before = len(self._possible) - len(self._flights)
+        self._possible = [
+            replace(one, left=Arrivals.together([one.left, rest]))
+            if one.left is not None and one.points.start_s > now_s + _LEAST_WAY_S
+            else one
+            for one in self._possible
+        ]
+        # Before those in flight: an acknowledgement counts from the end.
+        self._possible.insert(before, held)
+        self._uncertain_until_s = self.end_s
+        self._forget_arrivals()
 
     def look_ahead(self, now_s: float) -> Arrivals | None:
         """Compute what `arrivals` will need from `now_s` on, for `keep`; valid until something is

@@ -21,13 +21,15 @@ from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.joint_watch import JointWatch
 from physis_ros.safety.late_join import rest
 from physis_ros.safety.possible_motions import Arrivals
-from physis_ros.safety.types import Forward, SafetyConfig
+from physis_ros.safety.types import Forward, Instant, SafetyConfig
 
 # A brake that ends the motion less than this earlier is not worth a message.
 _WORTH_BRAKING_S = 0.02
 # A controller may hold the position commanded last, this far from the measured one at rest, or
 # start from the measured one: until it moves again, both are possible [rad or m].
 _HELD_APART = 0.03
+# A robot that has not moved for so long stands still.
+_STILL_S = 0.05
 
 
 class ControllerHandover:
@@ -65,6 +67,11 @@ class ControllerHandover:
         return now_s - min(self._moves_until_s, self._estimate.end_s)
 
     @property
+    def not_followed(self) -> bool:
+        """The robot stands still although what was forwarded moves."""
+        return self._estimate.not_followed
+
+    @property
     def lost(self) -> int:
         return self._estimate.lost
 
@@ -85,6 +92,8 @@ class ControllerHandover:
         """Why nothing can be forwarded; empty where it can."""
         if not self._listening:
             return "handover: no subscriber on the controller's topic"
+        if self._estimate.not_followed:
+            return "handover: only brakes are sent until what was forwarded has ended"
         if self._estimate.uncertain:
             return (
                 f"handover: not acknowledged within {self._config.late_s:g} s; "
@@ -146,10 +155,20 @@ class ControllerHandover:
             now_s,
         )
 
-    def update(self, now_s: float, joints: JointWatch, *, sees: bool) -> None:
+    def update(self, now: Instant, joints: JointWatch, *, sees: bool) -> None:
         """Mark what is overdue as uncertain; compare with the measured joints what is possible."""
+        now_s = now.motion_s
         self._estimate.update(now_s)
-        if not sees or not self._estimate.uncertain:
+        if not sees:
+            self._estimate.moves_again()
+            return
+        # Only while something of ours moves: at rest, the measured position is the commanded one.
+        if now_s >= self._estimate.end_s or joints.still_s(now.steady_s) <= _STILL_S:
+            self._estimate.moves_again()
+        elif self._estimate.compare_rest(joints.position, now_s):
+            self.changes += 1
+            return
+        if not self._estimate.uncertain:
             return
         # Measured joints lag behind: just when a motion ends, they do not show its end.
         if self._estimate.settled(now_s - self._config.settle_s):

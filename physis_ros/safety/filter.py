@@ -41,6 +41,10 @@ from physis_ros.safety.types import (
 )
 
 _NEAR_REST_S = 0.5
+_NOT_FOLLOWED = (
+    "the robot stood still where it was commanded to move: look whether it is blocked or stopped, "
+    "or its controller was restarted; ~/enable arms"
+)
 
 
 class SafetyFilter:
@@ -252,7 +256,7 @@ class SafetyFilter:
         """Run the watchdogs; call at a fixed rate."""
         blind = self.joints.missing(now.steady_s)
         sees = not blind
-        self.handover.update(now.motion_s, self.joints, sees=sees)
+        self.handover.update(now, self.joints, sees=sees)
         idle = self._idle(now)
         if sees and idle:
             self._rest_where_measured(now)
@@ -260,6 +264,8 @@ class SafetyFilter:
         self._arming.update(against)
         if self._surroundings and self.enabled:
             self.disarm(now, "; ".join(self._surroundings))
+        if self.handover.not_followed and self.enabled:
+            self.disarm(now, _NOT_FOLLOWED)
         finding = most_severe(self._findings(now, blind, idle, against))
         if finding.verdict >= Verdict.HOLD > self._verdict or (
             finding.verdict is Verdict.STOP and self._verdict < Verdict.STOP

@@ -145,6 +145,10 @@ class JointWatch:
             f"{max(0.0, rested_s):.2f} s of {self._rules.rest_time_s:g} s"
         )
 
+    def still_s(self, now_s: float) -> float:
+        """Seconds since a joint left a band of `rest_tolerance`; negative infinity at first."""
+        return now_s - self._rested_since_s
+
     def forget_stamps(self) -> None:
         """The clock jumped: accept any next stamp."""
         self._stamp_ns = [0] * len(self._stamp_ns)

@@ -213,6 +213,75 @@ def test_joints_that_fit_neither_motion_decide_nothing():
     assert made.uncertain
 
 
+def standing_still(made, measured, seconds, *, from_s=10.35):
+    """When it is found that the robot stands still at `measured`; None where it is not."""
+    for tick in range(round(seconds / 0.005)):
+        now_s = from_s + 0.005 * tick
+        made.update(now_s)
+        if made.compare_rest(np.array([measured]), now_s):
+            return now_s - from_s
+    return None
+
+
+def test_a_robot_that_stands_still_may_have_lost_what_was_sent():
+    made = estimate()
+    made.sent(points(10.8, 1.0), 10.0)
+    made.acknowledged(10.01)
+    assert standing_still(made, 0.0, 0.4) == pytest.approx(0.1, abs=0.02)
+    assert made.uncertain
+    assert made.not_followed
+    # A brake allows for a robot that moves and for one that stands still.
+    seen = made.arrivals(10.6)
+    assert seen.positions.min() == 0.0
+    assert seen.positions.max() > 0.5
+    made.sent(points(11.0, 0.4), 10.6)
+    made.acknowledged(10.61)
+    made.update(10.9)
+    assert made.arrivals(10.9).positions.min() == 0.0
+    assert not made.settled(11.0)
+    assert made.settled(11.01)
+
+
+def test_what_may_be_taken_from_rest_is_allowed_for():
+    """Sent before it was found, and its first point is still to come."""
+    made = estimate()
+    made.sent(points(10.5, 0.5), 10.0)
+    made.acknowledged(10.01)
+    made.sent(points(10.9, 1.0), 10.4)
+    made.acknowledged(10.41)
+    assert standing_still(made, 0.1, 0.4, from_s=10.62) is not None
+    now_s = 10.8
+    made.update(now_s)
+    seen = made.arrivals(now_s)
+    here = seen.positions[seen.at_s == now_s]
+    assert here.min() == pytest.approx(0.1)
+    # On its way to the first point from where it stood, and from 0.5.
+    assert np.any((here > 0.15) & (here < 0.8))
+
+
+@given(
+    droop=st.floats(-0.05, 0.05),
+    lag_s=st.floats(0.0, 0.05),
+    goal=st.floats(0.05, 1.0),
+)
+def test_an_arm_that_hangs_through_and_lags_follows(droop, lag_s, goal):
+    made = estimate()
+    made.sent(points(10.8, goal), 10.0)
+    made.acknowledged(10.01)
+    moved = JointMotion.at_rest(np.array([0.0]), 10.0).going_over(10.01, points(10.8, goal))
+    band, since_s = np.array([droop]), 9.0
+    for tick in range(200):
+        now_s = 10.01 + 0.005 * tick
+        made.update(now_s)
+        measured = moved.state(max(10.01, now_s - lag_s))[0] + droop
+        if np.abs(measured - band).max() > 0.002:
+            band, since_s = measured, now_s
+        if now_s - since_s <= 0.05:
+            made.moves_again()
+        else:
+            assert not made.compare_rest(measured, now_s)
+
+
 def test_at_rest_two_positions_may_be_held_until_a_trajectory_is_taken():
     made = estimate()
     made.rest_at(np.array([0.02]), 10.0, or_at=np.array([0.0]))

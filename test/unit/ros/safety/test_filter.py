@@ -176,19 +176,34 @@ def test_disarmed_it_brakes_and_refuses():
     assert robot.run(0.01).finding.reason == "no command since arming"
 
 
-def test_a_robot_that_does_not_obey_is_stopped():
+def _obeys_badly(share):
+    """Stream to a robot that moves by `share` of what is commanded, and return the last tick."""
     robot = Robot()
     begun_s = robot.now_s
     stream(robot, 0.5, begun_s)
-    stuck = robot.path[-1].tolist()
+    start = robot.path[-1]
     for _ in range(30):
         robot.command(*smooth(robot.now_s - begun_s, 0.4))
         for _ in range(10):
-            robot.filter.joints.see(NAMES, stuck, [], robot.now_s)
+            commanded, _ = robot.filter.commanded(robot.now)
+            at = start + share * (commanded - start)
+            robot.filter.joints.see(NAMES, at.tolist(), [], robot.now_s)
             tick = robot.filter.tick(robot.now)
             robot.now_s += TICK_S
+    return robot, tick
+
+
+def test_a_robot_that_obeys_badly_is_stopped():
+    _, tick = _obeys_badly(0.1)
     assert tick.finding.verdict is Verdict.STOP
     assert tick.finding.reason.startswith("tracking: ")
+
+
+def test_a_robot_that_does_not_move_disarms():
+    robot, tick = _obeys_badly(0.0)
+    assert not robot.filter.enabled
+    assert tick.finding.verdict >= Verdict.HOLD
+    assert "the robot stood still where it was commanded to move" in tick.finding.reason
 
 
 def _guided(robot, goal, seconds):

@@ -23,6 +23,11 @@ def test_joint_states_that_lag_do_not_hide_the_end_of_a_lost_motion(kind, seed):
     assert play_trial(kind, seed).use.violations == 0
 
 
+@pytest.mark.parametrize("seed", [15, 63, 68, 94, 102])
+def test_what_a_restarted_controller_lost_is_not_taken_as_followed(seed):
+    assert play_trial("controller_restart", seed).use.violations == 0
+
+
 def test_a_trial_is_determined_by_kind_and_seed():
     one, other = play_trial("loss", 4), play_trial("loss", 4)
     assert one == other
