@@ -32,6 +32,7 @@ from physis_ros.safety.types import (
     Finding,
     Instant,
     JudgeRequest,
+    OfferedCommand,
     SafetyConfig,
     SafetyCounts,
     StopLatch,
@@ -70,6 +71,8 @@ class SafetyFilter:
         # A teleoperator took over by the command that is being judged.
         self._takes_over = False
         self._source = ""
+        # The newest command that waits for an acknowledgement.
+        self._waiting: OfferedCommand | None = None
         self._blind = True
         self._off_track_since_s: float | None = None
         self._verdict = Verdict.HOLD
@@ -144,20 +147,24 @@ class SafetyFilter:
         Raises:
             KeyError: for a source that is not configured.
         """
-        request = self.request(source, now)
+        offered = OfferedCommand(command=command, source=source, asked=now, started_s=started_s)
+        request = self.request(offered)
         if isinstance(request, Decision):
             return request
-        judgement = judge_command(
-            command, request.estimate, now.motion_s, self.limits, self.config, started_s=started_s
-        )
-        return self.decide(request, judgement, now)
+        return self.decide(request, self.judge(request, offered), now)
 
-    def request(self, source: str, now: Instant) -> JudgeRequest | Decision:
-        """First step of `offer`: whether a command may be judged, and against what.
+    def waiting(self, now: Instant) -> OfferedCommand | None:
+        """The command that waited for an acknowledgement, to be offered again, when that came."""
+        waiting = self._waiting
+        if waiting is None or self.handover.in_flight:
+            return None
+        self._waiting = None
+        return waiting.at(now)
 
-        The second step, `command_judge.judge_command`, takes longest and needs only this request,
-        so it can run beside the ticks.
-        """
+    def request(self, offered: OfferedCommand) -> JudgeRequest | Decision:
+        """First step of `offer`: whether a command may be judged, and against what. One that comes
+        while another is in flight waits (`waiting`), the newest alone."""
+        source, now = offered.source, offered.asked
         if self._sources.heard(source, now.steady_s):
             self._takes_over = True
         holder = self._sources.preempted_by(source)
@@ -170,6 +177,7 @@ class SafetyFilter:
                     reason=f"{source}: pre-empted by {holder}; ~/hand_back gives control back",
                 ),
             )
+        self._waiting = None
         refusal = self._refusal(now)
         if refusal is not None or self.commanded(now) is None:
             self.counts.rejected += 1
@@ -180,18 +188,34 @@ class SafetyFilter:
             )
         if self.handover.in_flight:
             self.counts.waited += 1
+            self._waiting = offered
             self._brake_takeover(now)
             return Decision(
                 forward=None,
                 finding=Finding(
                     verdict=Verdict.OK, reason=f"{source}: the last command is still in flight"
                 ),
+                waits=True,
             )
         return JudgeRequest(
             source=source,
             asked=now,
             estimate=self.handover.estimate(),
             changes=self.handover.changes,
+        )
+
+    def judge(
+        self, request: JudgeRequest, offered: OfferedCommand
+    ) -> tuple[CheckedTrajectory, Violation | None] | Violation:
+        """Second step of `offer`. It takes longest and reads nothing that changes, so it may run
+        beside the ticks."""
+        return judge_command(
+            offered.command,
+            request.estimate,
+            offered.asked.motion_s,
+            self.limits,
+            self.config,
+            started_s=offered.started_s,
         )
 
     def decide(

@@ -10,13 +10,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
+from physis_ros.robot.joint_motion import Floats
 from physis_ros.robot.joint_publishers import Disagreement
 from physis_ros.safety.arming import Answer
-from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.position_output import PositionOutput
-from physis_ros.safety.types import Decision, Finding, Forward, Instant, Verdict
+from physis_ros.safety.types import (
+    Decision,
+    Finding,
+    Forward,
+    Instant,
+    OfferedCommand,
+    Verdict,
+)
 
 
 class GuardedFilter:
@@ -68,26 +74,23 @@ class GuardedFilter:
         if changed:
             self._changed(done.finding)
 
-    def command(
-        self, command: CommandedTrajectory, source: str, asked: Instant, *, started_s: float
-    ) -> Decision:
-        """Judge a command that came from `source` at `asked`; see SafetyFilter.offer."""
+    def command(self, offered: OfferedCommand) -> Decision:
+        """Judge a command; see SafetyFilter.offer."""
         with self._lock:
-            request = self._filter.request(source, asked)
+            request = self._filter.request(offered)
         if isinstance(request, Decision):
             return request
-        judgement = judge_command(
-            command,
-            request.estimate,
-            asked.motion_s,
-            self._filter.limits,
-            self._filter.config,
-            started_s=started_s,
-        )
+        judgement = self._filter.judge(request, offered)
         with self._lock:
             decision = self._filter.decide(request, judgement, self._now())
             self._send(decision.forward)
         return decision
+
+    def command_that_waited(self) -> Decision | None:
+        """After an acknowledgement: judge the command that waited for it, if one did."""
+        with self._lock:
+            waiting = self._filter.waiting(self._now())
+        return None if waiting is None else self.command(waiting)
 
     def joints(
         self,

@@ -15,9 +15,10 @@ this process is gone. A forward position controller cannot: without this process
 point at once.
 
 Threads: the loop, the sender (physis_ros.safety.output) and the look-ahead each have a thread; ROS
-callbacks run on the executor's. All share one filter (physis_ros.safety.guarded_filter). The loop's
-thread never calls the middleware: it leaves messages and log lines to the sender. A thread that
-fails ends the process with exit code 1. All threads have real-time priority where it was granted.
+callbacks run on the executor's. The look-ahead also judges a command that waited for an
+acknowledgement. All share one filter (physis_ros.safety.guarded_filter). The loop's thread never
+calls the middleware: it leaves messages and log lines to the sender. A thread that fails ends the
+process with exit code 1. All threads have real-time priority where it was granted.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.parameters import SafetyParameters
 from physis_ros.safety.report import SafetyReport
 from physis_ros.safety.surroundings import problems, unknown
-from physis_ros.safety.types import Finding, Instant, Verdict
+from physis_ros.safety.types import Decision, Finding, Instant, OfferedCommand, Verdict
 
 _SWITCH_S = 5e-4
 _SURROUNDINGS_S = 0.5
@@ -146,7 +147,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             window=p.jitter_window,
         )
         self._ahead = OnDemandThread(
-            "look-ahead", guard.look_ahead, lambda error: self._fail("look-ahead", error)
+            "look-ahead", self._prepare, lambda error: self._fail("look-ahead", error)
         )
         self._timers_made = [
             self.steady_timer(1.0 / p.status_hz, self._publish_heartbeat),
@@ -238,12 +239,18 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             return
         stamp_ns = time_to_ns(message.header.stamp)
         steady_s, now_ns = self.both_clocks()
-        decision = self._guard.command(
-            from_trajectory(message),
-            source,
-            self._instant_of(steady_s, now_ns),
-            started_s=(now_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0,
+        self._log_refusal(
+            self._guard.command(
+                OfferedCommand(
+                    command=from_trajectory(message),
+                    source=source,
+                    asked=self._instant_of(steady_s, now_ns),
+                    started_s=(now_ns - stamp_ns) * 1e-9 if stamp_ns else 0.0,
+                )
+            )
         )
+
+    def _log_refusal(self, decision: Decision) -> None:
         if decision.finding.verdict >= Verdict.HOLD:
             self.get_logger().warning(decision.finding.reason, throttle_duration_sec=1.0)
 
@@ -252,6 +259,18 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self._guard.acknowledged()
         if self._ahead is not None:
             self._ahead.request()
+
+    def _prepare(self) -> None:
+        """After an acknowledgement, on the look-ahead's thread: judge the command that waited for
+        it, or compute what the next one needs."""
+        guard = self._guard
+        if guard is None:
+            return
+        decision = guard.command_that_waited()
+        if decision is not None:
+            self._log_refusal(decision)
+        if decision is None or decision.forward is None:
+            guard.look_ahead()
 
     async def _on_estop(
         self, _request: Trigger.Request, response: Trigger.Response

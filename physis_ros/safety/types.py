@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from physis_core.types import UserError
-from physis_ros.robot.joint_motion import Floats
+from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_sources import Source
 from physis_ros.safety.controller_estimate import ControllerEstimate
@@ -147,11 +147,27 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to a command. `forward` is None where it was refused; `finding` says why, or what
-    limited it."""
+    """The answer to a command. `forward` is None where nothing is forwarded; `finding` says why, or
+    what limited it. `waits`: it is judged when the command before is acknowledged."""
 
     forward: Forward | None
     finding: Finding
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OfferedCommand:
+    """A command that came from `source` at `asked`, `started_s` after its start time."""
+
+    command: CommandedTrajectory
+    source: str
+    asked: Instant
+    started_s: float
+
+    def at(self, now: Instant) -> OfferedCommand:
+        """The same as if it came now."""
+        waited_s = now.motion_s - self.asked.motion_s
+        return replace(self, asked=now, started_s=self.started_s + waited_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

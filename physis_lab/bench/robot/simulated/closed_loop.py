@@ -24,10 +24,15 @@ from physis_lab.bench.robot.simulated.links import Link, Links
 from physis_lab.bench.robot.simulated.robot_side import CONTROLLER_S, RobotSide
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
-from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.surroundings import ControllerFacts, problems
-from physis_ros.safety.types import Decision, Forward, Instant, SafetyConfig
+from physis_ros.safety.types import (
+    Decision,
+    Forward,
+    Instant,
+    OfferedCommand,
+    SafetyConfig,
+)
 from physis_ros.timeline.action_buffer import ActionBuffer, BufferInstant
 from physis_ros.timeline.timed_chunk import IncomingChunk, RefusedChunk
 from physis_ros.timeline.types import TimelineConfig
@@ -265,19 +270,21 @@ class ClosedLoop:
         self._window_waits = False
         if command is None or not self.safety_lives:
             return
-        asked = self.instant
-        request = self.safety.request("model", asked)
+        self._judge(
+            OfferedCommand(
+                command=command,
+                source="model",
+                asked=self.instant,
+                started_s=(self.ros_ns - stamp_ns) * 1e-9,
+            )
+        )
+
+    def _judge(self, offered: OfferedCommand) -> None:
+        request = self.safety.request(offered)
         if isinstance(request, Decision):
             self._note(request)
             return
-        judgement = judge_command(
-            command,
-            request.estimate,
-            asked.motion_s,
-            self.safety.limits,
-            self.safety.config,
-            started_s=(self.ros_ns - stamp_ns) * 1e-9,
-        )
+        judgement = self.safety.judge(request, offered)
 
         def decide() -> None:
             if not self.safety_lives:
@@ -333,6 +340,9 @@ class ClosedLoop:
         done = self.robot.all_acknowledged(self.now_s)
         if self.safety_lives and self.safety.handover.in_flight and done:
             self.safety.handover.acknowledged(self.now_s)
+            waiting = self.safety.waiting(self.instant)
+            if waiting is not None:
+                self._judge(waiting)
 
     def _way_of_trajectory(self, forward: Forward) -> tuple[float, float]:
         """When it is taken, and when safety learns that it has arrived."""

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from filtered_robot import LIMITS, NAMES, TICK_S, Robot, controller, smooth, stream
+from filtered_robot import NAMES, TICK_S, Robot, controller, smooth, stream
 
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import CommandedTrajectory
-from physis_ros.safety.command_judge import judge_command
-from physis_ros.safety.types import Instant, SafetyConfig, Verdict
+from physis_ros.safety.types import Instant, OfferedCommand, SafetyConfig, Verdict
 
 
 def test_silence_is_hold_with_the_reason():
@@ -417,20 +416,60 @@ def test_nothing_is_forwarded_where_nobody_receives_it():
 
 def test_what_was_judged_before_a_stop_is_overtaken_by_it():
     robot = Robot()
-    request = robot.filter.request("model", robot.now)
-    judgement = judge_command(
-        CommandedTrajectory(
+    offered = OfferedCommand(
+        command=CommandedTrajectory(
             joint_names=NAMES, times_s=[0.5], positions=[[0.05, 0.0, 0.0]], velocities=[[0.0] * 3]
         ),
-        request.estimate,
-        robot.now_s,
-        LIMITS,
-        robot.filter.config,
+        source="model",
+        asked=robot.now,
         started_s=0.0,
     )
+    request = robot.filter.request(offered)
+    judgement = robot.filter.judge(request, offered)
     robot.filter.estop(robot.now)
     assert robot.filter.decide(request, judgement, robot.now).forward is None
     assert robot.run(0.01).finding.verdict is Verdict.STOP
+
+
+def test_the_newest_command_waits_for_the_acknowledgement():
+    robot = Robot()
+    begun_s = robot.now_s
+    robot.acknowledges = False
+    assert robot.filter.waiting(robot.now) is None
+    assert robot.command(*smooth(0.0, 0.6)).forward is not None
+    robot.run(0.02)
+    for _ in range(2):
+        answer = robot.command(*smooth(robot.now_s - begun_s, 0.6))
+        assert answer.forward is None
+        assert answer.waits
+        asked_s = robot.now_s
+        robot.run(0.02)
+    assert robot.filter.waiting(robot.now) is None, "nothing is acknowledged yet"
+    robot.filter.handover.acknowledged(robot.now_s)
+    waiting = robot.filter.waiting(robot.now)
+    # The second one, whose times still count from when it came.
+    assert waiting.asked == robot.now
+    assert waiting.started_s == pytest.approx(robot.now_s - asked_s)
+    assert robot.filter.waiting(robot.now) is None, "only once"
+    robot.acknowledges = True
+    request = robot.filter.request(waiting)
+    decision = robot.filter.decide(request, robot.filter.judge(request, waiting), robot.now)
+    assert decision.finding.verdict is Verdict.OK
+    robot.play(decision.forward)
+    robot.run(1.5)
+    robot.assert_resting()
+    robot.assert_within_limits()
+
+
+def test_a_command_that_waits_is_forgotten_when_a_newer_one_is_refused():
+    robot = Robot()
+    robot.acknowledges = False
+    robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3])
+    assert robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3]).waits
+    robot.filter.estop(robot.now)
+    assert not robot.command([0.5], [[0.05, 0.0, 0.0]], [[0.0] * 3]).waits
+    robot.filter.handover.acknowledged(robot.now_s)
+    assert robot.filter.waiting(robot.now) is None
 
 
 def test_a_forward_position_controller_needs_no_acknowledgement():

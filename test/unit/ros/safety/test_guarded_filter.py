@@ -5,11 +5,11 @@ import pytest
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory
-from physis_ros.safety import guarded_filter
+from physis_ros.safety import filter as safety_filter
 from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
-from physis_ros.safety.types import Instant, SafetyConfig, Verdict
+from physis_ros.safety.types import Instant, OfferedCommand, SafetyConfig, Verdict
 
 NAMES = ("lift", "bend")
 LIMITS = RobotLimits(
@@ -51,7 +51,9 @@ class Bench:
             joint_names=NAMES, times_s=[0.6], positions=[[place, 0.0]], velocities=[[0.0, 0.0]]
         )
         asked = Instant(steady_s=self.now_s, motion_s=self.now_s)
-        return self.guard.command(command, "model", asked, started_s=0.0)
+        return self.guard.command(
+            OfferedCommand(command=command, source="model", asked=asked, started_s=0.0)
+        )
 
 
 def test_a_command_goes_out_and_the_change_of_verdict_is_told_once():
@@ -67,6 +69,22 @@ def test_a_command_goes_out_and_the_change_of_verdict_is_told_once():
     assert bench.guard.filter.handover.in_flight
     bench.guard.acknowledged()
     assert not bench.guard.filter.handover.in_flight
+
+
+def test_a_command_that_waited_goes_out_after_the_acknowledgement():
+    bench = Bench()
+    bench.see_and_tick()
+    assert bench.guard.command_that_waited() is None
+    bench.command(0.05)
+    bench.see_and_tick()
+    assert bench.command(0.06).waits
+    assert bench.guard.command_that_waited() is None
+    bench.see_and_tick()
+    bench.guard.acknowledged()
+    assert bench.guard.command_that_waited().forward is bench.forwarded[-1]
+    assert len(bench.forwarded) == 2
+    assert bench.forwarded[-1].positions[-1][0] == pytest.approx(0.06)
+    assert bench.guard.command_that_waited() is None
 
 
 def test_a_stop_brakes_in_the_same_call_and_a_reset_says_why_not():
@@ -123,14 +141,14 @@ def test_ticks_go_on_while_a_command_is_judged(monkeypatch):
     bench.see_and_tick()
     judging, may_end = threading.Event(), threading.Event()
 
-    real = guarded_filter.judge_command
+    real = safety_filter.judge_command
 
     def slow(*args, **kwargs):
         judging.set()
         assert may_end.wait(10.0)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(guarded_filter, "judge_command", slow)
+    monkeypatch.setattr(safety_filter, "judge_command", slow)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(bench.command(0.05)))
     thread.start()
