@@ -26,7 +26,13 @@ from dataclasses import replace
 import numpy as np
 
 from physis_ros.robot.joint_motion import Floats, JointMotion
-from physis_ros.safety.possible_motions import Arrivals, PossibleMotion, are_among, arrivals
+from physis_ros.safety.possible_motions import (
+    Arrivals,
+    Paths,
+    PossibleMotion,
+    are_among,
+    arrivals,
+)
 
 # Distance of the moments of arrival that are examined. Where a motion ends, its last moment takes
 # the place of the nearest of these. At most one lies in each half step.
@@ -45,6 +51,8 @@ _LAG_S = 0.15
 _CONTRADICTED_S = 0.1
 # So much further from every motion than at first, a robot that stands still does not follow.
 _STANDS_BESIDE = 0.008
+# All possible motions are looked at so often, because that takes half a millisecond.
+_LOOK_STILL_S = 0.02
 
 
 class ControllerEstimate:
@@ -66,6 +74,7 @@ class ControllerEstimate:
         # How far beside all motions it stood at first, and since when it is too far.
         self._still: float | None = None
         self._beside_since_s: float | None = None
+        self._look_s = -math.inf
 
     @property
     def motion(self) -> JointMotion | None:
@@ -116,7 +125,7 @@ class ControllerEstimate:
         self.assume(JointMotion.at_rest(position, now_s))
         if or_at is not None:
             held = PossibleMotion(
-                points=JointMotion.at_rest(or_at, now_s), left=None, latest_s=-math.inf
+                points=JointMotion.at_rest(or_at, now_s), paths=None, latest_s=-math.inf
             )
             # In order: whichever is left by a trajectory, both are.
             self._possible = [held, replace(self._possible[0], latest_s=math.inf)]
@@ -124,7 +133,7 @@ class ControllerEstimate:
     def assume(self, motion: JointMotion) -> None:
         """The controller plays `motion`; everything else is forgotten."""
         self._motion = motion
-        self._possible = [PossibleMotion(points=motion, left=None, latest_s=-math.inf)]
+        self._possible = [PossibleMotion(points=motion, paths=None, latest_s=-math.inf)]
         self._flights.clear()
         self._uncertain_until_s = None
         self._held = self._still = self._beside_since_s = None
@@ -142,7 +151,9 @@ class ControllerEstimate:
         if left.at_s[-1] > points.start_s - _LEAST_WAY_S:
             raise ValueError("the first point may be due before the trajectory is taken")
         self._possible.append(
-            PossibleMotion(points=points, left=left, latest_s=now_s + self.late_s)
+            PossibleMotion(
+                points=points, paths=Paths.to(points, left), latest_s=now_s + self.late_s
+            )
         )
         self._flights.append(now_s)
         self._forget_arrivals()
@@ -209,7 +220,7 @@ class ControllerEstimate:
         self._motion = fitting[-1].points
         self._uncertain_until_s = self.end_s
         if len(self._possible) == 1:
-            self._possible = [PossibleMotion(points=self._motion, left=None, latest_s=-math.inf)]
+            self._possible = [PossibleMotion(points=self._motion, paths=None, latest_s=-math.inf)]
             self._uncertain_until_s = None
         self._forget_arrivals()
         return True
@@ -223,6 +234,15 @@ class ControllerEstimate:
         """
         if self._held is not None or not self._possible:
             return False
+        if now_s < self._look_s:
+            return False
+        self._look_s = now_s + _LOOK_STILL_S
+        if self._motion is not None:
+            # The nominal motion is among the possible ones: beside it is the least that is needed.
+            away = float(np.abs(self._motion.state(now_s)[0] - measured).max())
+            if away <= _STANDS_BESIDE:
+                self._still, self._beside_since_s = 0.0, None
+                return False
         at = arrivals(self._possible, np.array([now_s])).positions
         beside = float(np.maximum(at.min(axis=0) - measured, measured - at.max(axis=0)).max())
         if self._still is None:
@@ -244,7 +264,7 @@ class ControllerEstimate:
     def _may_rest_at(self, position: Floats, now_s: float) -> None:
         """One more possible motion: rest at `position`, from which every later one may be left."""
         held = self._held = PossibleMotion(
-            points=JointMotion.at_rest(position, now_s), left=None, latest_s=math.inf
+            points=JointMotion.at_rest(position, now_s), paths=None, latest_s=math.inf
         )
         rest = Arrivals(
             at_s=np.array([now_s]),
@@ -253,8 +273,8 @@ class ControllerEstimate:
         )
         before = len(self._possible) - len(self._flights)
         self._possible = [
-            replace(one, left=Arrivals.together([one.left, rest]))
-            if one.left is not None and one.points.start_s > now_s + _LEAST_WAY_S
+            replace(one, paths=one.paths.joined_by(Paths.to(one.points, rest)))
+            if one.paths is not None and one.points.start_s > now_s + _LEAST_WAY_S
             else one
             for one in self._possible
         ]
