@@ -17,10 +17,10 @@ import numpy as np
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import Floats, JointMotion
 from physis_ros.robot.trajectory_tail import braking_tail
-from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.joint_watch import JointWatch
-from physis_ros.safety.late_join import rest
-from physis_ros.safety.possible_motions import Arrivals
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
+from physis_ros.safety.motion.late_join import rest
+from physis_ros.safety.motion.possible_motions import Arrivals
 from physis_ros.safety.types import Forward, Instant, SafetyConfig
 
 # A brake that ends the motion less than this earlier is not worth a message.

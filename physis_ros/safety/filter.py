@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.arming import Answer, Arming
-from physis_ros.safety.checks import CheckedTrajectory, Violation
-from physis_ros.safety.command_judge import judge_command
 from physis_ros.safety.command_sources import CommandSources
 from physis_ros.safety.controller_handover import ControllerHandover
 from physis_ros.safety.joint_watch import JointWatch
+from physis_ros.safety.motion.checks import CheckedTrajectory, Violation
+from physis_ros.safety.motion.command_judge import judge_command
 from physis_ros.safety.stopping import Stopping
 from physis_ros.safety.types import (
     FINE,

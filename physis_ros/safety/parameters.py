@@ -17,7 +17,7 @@ from physis_ros.robot.parameters import RobotParameters
 from physis_ros.robot.robot_files import read_description
 from physis_ros.safety.command_sources import Source
 from physis_ros.safety.joint_watch import JointRules
-from physis_ros.safety.tool_limits import ToolLimits
+from physis_ros.safety.motion.tool_limits import ToolLimits
 from physis_ros.safety.types import SafetyConfig
 
 OUTPUTS = ("trajectory", "position")

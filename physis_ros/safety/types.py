@@ -10,9 +10,9 @@ from physis_core.types import UserError
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.arming import Answer
 from physis_ros.safety.command_sources import Source
-from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.joint_watch import JointRules
-from physis_ros.safety.tool_limits import ToolLimits
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
+from physis_ros.safety.motion.tool_limits import ToolLimits
 
 
 class Verdict(IntEnum):

@@ -6,9 +6,9 @@ import pytest
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory
 from physis_ros.safety import filter as safety_filter
-from physis_ros.safety.controller_estimate import ControllerEstimate
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.guarded_filter import GuardedFilter
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
 from physis_ros.safety.types import Instant, OfferedCommand, SafetyConfig, Verdict
 
 NAMES = ("lift", "bend")

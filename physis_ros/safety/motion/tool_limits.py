@@ -12,7 +12,7 @@ import numpy as np
 
 from physis_ros.robot.joint_motion import Floats, JointMotion
 from physis_ros.robot.kinematic_chain import KinematicChain
-from physis_ros.safety.checks import Violation
+from physis_ros.safety.motion.checks import Violation
 
 _STEP_S = 0.01
 # Rounding is not a violation.

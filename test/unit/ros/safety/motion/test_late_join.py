@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import JointMotion, cubic_peaks
-from physis_ros.safety.controller_estimate import ControllerEstimate
-from physis_ros.safety.late_join import join, rest
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
+from physis_ros.safety.motion.late_join import join, rest
 
 LIMITS = RobotLimits(
     names=("lift", "bend"),

@@ -7,8 +7,8 @@ from filtered_robot import NAMES, Robot
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import JointMotion
 from physis_ros.robot.kinematic_chain import KinematicChain
+from physis_ros.safety.motion.tool_limits import ToolLimits
 from physis_ros.safety.parameters import SafetyParameters
-from physis_ros.safety.tool_limits import ToolLimits
 from physis_ros.safety.types import SafetyConfig, Verdict
 
 # An arm of 0.5 m about the vertical axis, on a lift.

@@ -182,7 +182,7 @@ class LimitCheck:
 
 def check_limits(trajectory: CheckedTrajectory, limits: RobotLimits) -> LimitCheck:
     """Check every cubic between the points, inside as well as at its ends. How the controller
-    reaches the first point is checked by physis_ros.safety.late_join."""
+    reaches the first point is checked by physis_ros.safety.motion.late_join."""
     # Rest after the last point is a segment too, so that a single point is checked.
     times = np.concatenate([trajectory.times_s, [trajectory.times_s[-1] + 1.0]])
     positions = np.concatenate([trajectory.positions, trajectory.positions[-1:]])

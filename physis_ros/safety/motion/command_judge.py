@@ -3,7 +3,7 @@
 Pure. The command is read, gets velocities and a braking tail, and is checked whole. One that is
 slightly too fast is slowed down. Then it is joined to every motion that the controller may be
 playing, so that it stays within the limits even if its message arrives late
-(physis_ros.safety.late_join).
+(physis_ros.safety.motion.late_join).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from physis_ros.robot.joint_limits import RobotLimits
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats, JointMotion
-from physis_ros.safety.checks import (
+from physis_ros.safety.motion.checks import (
     CheckedTrajectory,
     LimitCheck,
     Violation,
@@ -27,9 +27,9 @@ from physis_ros.safety.checks import (
     with_tail,
     without_expired,
 )
-from physis_ros.safety.controller_estimate import ControllerEstimate
-from physis_ros.safety.late_join import WAYS_S, Join, join
-from physis_ros.safety.tool_limits import ToolLimits
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
+from physis_ros.safety.motion.late_join import WAYS_S, Join, join
+from physis_ros.safety.motion.tool_limits import ToolLimits
 
 _LEAST_SLOWING = 1.001
 # Tried after WAYS_S: by then the motions that are possible have come to rest.

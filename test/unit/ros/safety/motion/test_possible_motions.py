@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_ros.robot.joint_motion import JointMotion, hermite
-from physis_ros.safety.possible_motions import STATES, Arrivals, Paths, PossibleMotion, arrivals
+from physis_ros.safety.motion.possible_motions import (
+    STATES,
+    Arrivals,
+    Paths,
+    PossibleMotion,
+    arrivals,
+)
 
 
 def left_at(random, since_s, joints=2):

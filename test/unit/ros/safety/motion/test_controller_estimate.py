@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from physis_ros.robot.joint_motion import JointMotion
-from physis_ros.safety.controller_estimate import ControllerEstimate
-from physis_ros.safety.possible_motions import STATES
+from physis_ros.safety.motion.controller_estimate import ControllerEstimate
+from physis_ros.safety.motion.possible_motions import STATES
 
 LATE_S = 0.2
 

@@ -5,7 +5,7 @@ may still take it late, and it takes only the newest: a trajectory that is repla
 played, and the controller goes over to the next one from whatever it played before. So the possible
 motions branch with every trajectory. They are not followed one by one. For each trajectory the
 estimate keeps the states from which the controller may have gone over to it, reduced to the
-outermost ones at each moment (physis_ros.safety.possible_motions); their number stays bounded.
+outermost ones at each moment (`possible_motions`); their number stays bounded.
 
 Most moments at which a message may arrive lie on a grid of the clock. So the states at those
 moments can be computed before a command arrives (`look_ahead`), and only the rest adds to the
@@ -26,7 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from physis_ros.robot.joint_motion import Floats, JointMotion
-from physis_ros.safety.possible_motions import (
+from physis_ros.safety.motion.possible_motions import (
     Arrivals,
     Paths,
     PossibleMotion,

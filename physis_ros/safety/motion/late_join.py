@@ -24,7 +24,7 @@ from physis_ros.robot.joint_motion import (
     cubic_peaks,
     end_accelerations,
 )
-from physis_ros.safety.possible_motions import Arrivals
+from physis_ros.safety.motion.possible_motions import Arrivals
 
 # Times tried between the latest arrival and the first point: the earliest that fits deviates least
 # from the command.
