@@ -51,6 +51,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "physis_lab.bench.plan.fidelity",
         "the simulator against real runs of the engine on this machine",
     ),
+    "start": (
+        "physis_lab.bench.robot.start",
+        "from `physis up wam` to the first trajectory, and where each node's time goes",
+    ),
     "ros-path": (
         "physis_lab.bench.robot.ros_path",
         "capture to command through the nodes, against a bare relay",

@@ -6,6 +6,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -29,6 +30,13 @@ def run_node(module: str) -> None:
     """Run a node's module as the program; the installed executables call this."""
     _prepare()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def process_age_s() -> float:
+    """Seconds since the kernel started this process, in steps of 10 ms."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begun_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - begun_s
 
 
 def _prepare() -> None:
