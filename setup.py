@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent
 
 ENGINE = ("torch", "msgspec", "safetensors")
 TOOLS = ("msgspec", "rich", "matplotlib", "packaging")
-LAB = ("mujoco", "imageio", "imageio-ffmpeg", "cyclonedds", "psutil")
+LAB = ("mujoco", "imageio", "imageio-ffmpeg", "cyclonedds", "psutil", "websockets")
 
 
 def requirements(*names: str) -> list[str]:

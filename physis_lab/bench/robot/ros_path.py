@@ -1,19 +1,24 @@
-"""`physis bench ros-path`: capture to command through the nodes, against a bare relay.
+"""`physis bench ros-path`: capture to command through the nodes, against two other ways.
 
 Input: two cameras of 640 x 480 at 30 Hz, and joint states. Observation, engine, buffer and safety
 node each run in their own process, with a model of negligible cost; every observation starts a
 chunk. The overhead is the time from the capture stamp to the command's arrival at the robot, minus
-the model's own time, measured alone in this process once per camera period. (Without pauses the
-model takes half as long, because its code and data stay in the caches; that figure is given too.)
+the model's own time, measured alone in this process in a loop. (Once per camera period, as it runs
+in the path, the model takes half as long again, because its code and data leave the caches; that
+figure is given too. What is subtracted is the smaller one, so the difference counts as overhead.)
 The engine's own work counts as overhead.
 
 The relay is one rclpy node that receives the same two images and sends a trajectory: the same
-transport, executor and endpoints, and nothing in between. Path and relay runs alternate.
+transport, executor and endpoints, and nothing in between. The websocket is openpi's way
+(`physis_lab.bench.nodes.websocket_bench`): a client sends the same images and joints to a server,
+which answers with the actions. It has no cameras, no action buffer and no safety controller. Runs
+of the three alternate.
 """
 
 from __future__ import annotations
 
 import argparse
+import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +44,7 @@ from physis_core.types import UserError
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.arm.limits import JOINT_NAMES
 from physis_lab.bench.arguments import require_at_least
+from physis_lab.bench.nodes.websocket_bench import HOST
 from physis_lab.bench.robot.processes import Watch, module_process
 from physis_lab.session.session import loopback_environment
 from physis_ros.node.domain import choose
@@ -60,7 +66,7 @@ WARM_UP_CHUNKS = 60
 MODEL_RUNS = 150
 LONGEST_MS = 200.0
 """A command that arrives later than this after its hand-off belongs to another chunk."""
-AIM_P50_MS, AIM_P99_MS, AIM_RATIO = 8.0, 25.0, 3.0
+AIM_P50_MS, AIM_P99_MS, AIM_RATIO = 8.0, 25.0, 1.5
 PARTS = ("capture", "queue", "response", "handoff")
 
 
@@ -88,13 +94,14 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     remove_abandoned()
     paths: list[PathTimes] = []
     relays: list[Times] = []
+    sockets: list[Times] = []
     with tempfile.TemporaryDirectory(prefix="physis-ros-path-") as folder:
         model = Path(folder) / "null.safetensors"
         write_null_model(model)
-        model_ms = model_alone_ms(model, pause_s=1.0 / CAMERA_HZ)
-        looped_ms = model_alone_ms(model, pause_s=0.0)
+        model_ms = model_alone_ms(model, pause_s=0.0)
+        paused_ms = model_alone_ms(model, pause_s=1.0 / CAMERA_HZ)
         with Progress(console=console) as progress:
-            task = progress.add_task("ros-path", total=2 * args.repeat)
+            task = progress.add_task("ros-path", total=3 * args.repeat)
             for number in range(args.repeat):
                 own = Path(folder) / str(number)
                 progress.update(task, description="through the nodes")
@@ -103,7 +110,10 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
                 progress.update(task, description="bare relay")
                 relays.append(_through_the_relay(own, args.seconds))
                 progress.advance(task)
-    figures = _figures(paths, relays, model_ms, looped_ms)
+                progress.update(task, description="websocket")
+                sockets.append(_through_the_websocket(own, args.seconds))
+                progress.advance(task)
+    figures = _figures(paths, relays, sockets, model_ms, paused_ms)
     print_figures("Capture to command, two 640x480 cameras at 30 Hz, null model", figures, console)
     config = {
         "seconds": args.seconds,
@@ -113,29 +123,36 @@ def run(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         "commands": [int(p.total.size) for p in paths],
         "chunks_without_command": [p.unmatched for p in paths],
         "relayed": [int(r.size) for r in relays],
+        "answered": [int(s.size) for s in sockets],
         "release": "on_observation",
     }
     return result(figures, config)
 
 
 def _figures(
-    paths: Sequence[PathTimes], relays: Sequence[Times], model_ms: float, looped_ms: float
+    paths: Sequence[PathTimes],
+    relays: Sequence[Times],
+    sockets: Sequence[Times],
+    model_ms: float,
+    paused_ms: float,
 ) -> dict[str, Figure]:
     def over(q: float) -> list[float]:
         return [float(np.percentile(p.total, q)) - model_ms for p in paths]
 
-    def relayed(q: float) -> list[float]:
-        return [float(np.percentile(r, q)) for r in relays]
+    def ratios(others: Sequence[Times]) -> list[float]:
+        return [o / t for o, t in zip(over(50), _percentiles(others, 50), strict=True)]
 
-    ratios = [o / r for o, r in zip(over(50), relayed(50), strict=True)]
     figures = {
         "ros_path.overhead_ms_p50": repeated(over(50), "ms", aim=AIM_P50_MS),
         "ros_path.overhead_ms_p99": repeated(over(99), "ms", aim=AIM_P99_MS),
-        "ros_path.vs_relay": repeated(ratios, "x relay, p50", aim=AIM_RATIO),
-        "ros_path.relay_ms_p50": repeated(relayed(50), "ms"),
-        "ros_path.relay_ms_p99": repeated(relayed(99), "ms"),
+        "ros_path.vs_relay": repeated(ratios(relays), "x, p50", aim=AIM_RATIO),
+        "ros_path.vs_websocket": repeated(ratios(sockets), "x, p50", aim=AIM_RATIO),
+        "ros_path.relay_ms_p50": repeated(_percentiles(relays, 50), "ms"),
+        "ros_path.relay_ms_p99": repeated(_percentiles(relays, 99), "ms"),
+        "ros_path.websocket_ms_p50": repeated(_percentiles(sockets, 50), "ms"),
+        "ros_path.websocket_ms_p99": repeated(_percentiles(sockets, 99), "ms"),
         "ros_path.model_ms": Figure(value=model_ms, unit="ms"),
-        "ros_path.model_without_pause_ms": Figure(value=looped_ms, unit="ms"),
+        "ros_path.model_with_pause_ms": Figure(value=paused_ms, unit="ms"),
     }
     for part in PARTS:
         figures[f"ros_path.{part}_ms_p50"] = repeated(
@@ -145,6 +162,10 @@ def _figures(
         [float(np.median(p.after_buffer)) for p in paths], "ms"
     )
     return figures
+
+
+def _percentiles(runs: Sequence[Times], q: float) -> list[float]:
+    return [float(np.percentile(times, q)) for times in runs]
 
 
 def write_null_model(path: Path) -> None:
@@ -168,10 +189,8 @@ def write_null_model(path: Path) -> None:
 
 
 def model_alone_ms(path: Path, *, pause_s: float) -> float:
-    """Minimum time of one chunk, computed alone on one thread every `pause_s`.
-
-    The minimum, so that never too much is subtracted from the path.
-    """
+    """Shortest time of one chunk, computed alone on one thread every `pause_s`; the shortest, so
+    that never too much is subtracted from the path."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -222,6 +241,28 @@ def _through_the_relay(folder: Path, seconds: float) -> Times:
     relayed = table["relayed"] == 1
     times_ms = (table["heard_ns"] - table["stamp_ns"])[relayed] / 1e6
     return np.asarray(times_ms[WARM_UP_CHUNKS:])
+
+
+def _through_the_websocket(folder: Path, seconds: float) -> Times:
+    """Until the answers are there: question to answer, without the first `WARM_UP_CHUNKS`."""
+    heard = folder / "websocket.rows"
+    wanted = WARM_UP_CHUNKS + round(seconds * CAMERA_HZ)
+    port = str(_free_port())
+    ends = [
+        module_process(role, "physis_lab.bench.nodes.websocket_bench", role, port, str(heard))
+        for role in ("server", "client")
+    ]
+    limit_s = START_LIMIT_S + 3.0 * wanted / CAMERA_HZ
+    with Supervisor(ends, environment=loopback_environment(choose())) as supervisor:
+        Watch(poll_s=0.2).until(supervisor, lambda: _rows(heard) >= wanted, "answers", limit_s)
+    table = read_rows(heard)
+    return np.asarray(((table["heard_ns"] - table["stamp_ns"]) / 1e6)[WARM_UP_CHUNKS:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def match(chunks: RowTable, heard: RowTable) -> PathTimes:
