@@ -10,7 +10,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from physis_core.cluster.messages import Message, News, Ready, Stop, ToEngine, WorkerDied
+from physis_core.cluster.messages import (
+    Message,
+    News,
+    Observe,
+    Ready,
+    Stop,
+    ToEngine,
+    WorkerDied,
+)
 from physis_core.cluster.threads import start_thread
 from physis_core.deployment.deployment import Deployment
 
@@ -71,6 +79,8 @@ class Loop(Protocol):
 
     def post(self, kind: str, what: Any) -> None: ...
 
+    def post_observation(self, message: Observe) -> None: ...
+
 
 BuildLoop = Callable[[Deployment, Callable[[ToEngine], object]], tuple[Loop, Ready]]
 """Makes worker 0 of a deployment, warm; it replies by the callable."""
@@ -96,7 +106,10 @@ class ThreadCluster:
 
     def send(self, worker: int, message: Message) -> None:
         assert self._loop is not None
-        self._loop.post("message", message)
+        if isinstance(message, Observe):
+            self._loop.post_observation(message)
+        else:
+            self._loop.post("message", message)
 
     send_large = send
 

@@ -7,18 +7,21 @@ own authentication by a shared key. Nothing is pickled.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from physis_core.cluster.messages import Message, ToEngine, ToWorker
+from physis_core.cluster.messages import Message, Observe, ToEngine, ToWorker
+from physis_core.cluster.threads import start_thread
 from physis_core.types import Array
 
 Piece = bytes | memoryview
@@ -27,6 +30,11 @@ Received = TypeVar("Received")
 _LENGTH = struct.Struct("<I")
 _WHOLE, _PART = b"w", b"p"
 _TOTAL = struct.Struct("<Q")
+_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!iQ")
+_MOST_SHORT = 0x7FFFFFFF
+MOST_QUEUED_BYTES = 1 << 28
+"""A peer for which more than this waits is taken for lost."""
+_CLOSE_S = 1.0
 PART_BYTES = 1 << 18
 """Most that a large message sends at once: what is small waits no longer than this takes."""
 MOST_BYTES = 1 << 33
@@ -142,36 +150,49 @@ def engine_decoder() -> Decoder[ToEngine]:
     return Decoder(ToEngine)
 
 
-def _send_at_once(connection: Connection) -> None:
-    """Without this TCP keeps a second small message back until the first is acknowledged, and the
-    other end waits 40 ms with that: a chunk's place would be given back so much later."""
-    descriptor = os.dup(connection.fileno())
-    with socket.socket(fileno=descriptor) as end:
-        if end.family in (socket.AF_INET, socket.AF_INET6):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _own_socket(connection: Connection) -> socket.socket:
+    """The connection's socket once more, for sends that do not wait.
+
+    Without TCP_NODELAY a second small message is kept back until the first is acknowledged, and the
+    other end waits 40 ms with that: a chunk's place would be given back so much later.
+    """
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+    if end.family in (socket.AF_INET, socket.AF_INET6):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return end
 
 
 class Channel(Generic[Received]):
     """One end of a connection between engine and worker. Any thread sends, one receives.
 
-    Messages of `send` keep their order. Those of `send_large` keep theirs among themselves; a
-    message of `send` may overtake them.
+    `send` never waits for the peer: what the socket does not take at once is queued, and a thread
+    sends it. Messages of `send` keep their order, except that a queued `Observe` gives way to a
+    newer one of its stream. Messages of `send_large` keep their order among themselves; a message
+    of `send` may overtake them.
     """
 
     def __init__(self, connection: Connection, decoder: Decoder[Received]) -> None:
-        _send_at_once(connection)
         self._connection = connection
         self._decoder = decoder
-        self._sending = threading.Lock()
+        self._socket = _own_socket(connection)
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._queued: dict[int | tuple[str, int], bytes | memoryview] = {}
+        self._queued_bytes = 0
+        self._next_key = 0
+        self._sending = False
+        """Whether a thread sends what is queued."""
+        self._gone = False
         self._sending_large = threading.Lock()
         self._large = bytearray()
 
     def send(self, message: Message) -> bool:
         """False where the other end is gone: the reader of this end reports the loss."""
-        return self._send(b"".join((_WHOLE, *_pieces(message))))
+        key = ("observe", message.stream) if isinstance(message, Observe) else None
+        return self._send((_WHOLE, *_pieces(message)), key)
 
     def send_large(self, message: Message) -> bool:
-        """As `send`, in parts, between which other messages pass."""
+        """As `send`, in parts, between which other messages pass. Waits for the peer."""
         pieces = [memoryview(piece) for piece in _pieces(message)]
         total = sum(piece.nbytes for piece in pieces)
         with self._sending_large:
@@ -184,18 +205,77 @@ class Channel(Generic[Received]):
                     taken = min(room, piece.nbytes)
                     piece, room = piece[taken:], room - taken
                     if room == 0:
-                        if not self._send(b"".join(part)):
+                        if not self._send_and_wait(part):
                             return False
                         part, room = [_PART, _TOTAL.pack(total)], PART_BYTES
-            return room == PART_BYTES or self._send(b"".join(part))
+            return room == PART_BYTES or self._send_and_wait(part)
 
-    def _send(self, frame: bytes) -> bool:
-        with self._sending:
-            try:
-                self._connection.send_bytes(frame)
-            except OSError:
+    def _send_and_wait(self, part: Sequence[Piece]) -> bool:
+        if not self._send(part):
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone or not self._sending)
+            return not self._gone
+
+    def _send(self, pieces: Sequence[Piece], key: tuple[str, int] | None = None) -> bool:
+        size = sum(len(piece) for piece in pieces)
+        # As `Connection.recv_bytes` reads it.
+        head = _SHORT.pack(size) if size <= _MOST_SHORT else _LONG.pack(-1, size)
+        frame = b"".join((head, *pieces))
+        with self._changed:
+            if self._gone:
                 return False
+            if self._sending:
+                return self._queue(frame, key)
+            try:
+                sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self._gone = True
+                return False
+            if sent < len(frame):
+                # A frame that was begun must be sent whole: a newer one cannot take its place.
+                self._queue(memoryview(frame)[sent:], key if sent == 0 else None)
+                self._sending = True
+                start_thread("physis-send", self._send_queued, self._break)
         return True
+
+    def _queue(self, frame: bytes | memoryview, key: tuple[str, int] | None) -> bool:
+        if key is not None:
+            # At the end and not in the old one's place: a restart may stand between the two.
+            self._queued_bytes -= len(self._queued.pop(key, b""))
+        if self._queued and self._queued_bytes + len(frame) > MOST_QUEUED_BYTES:
+            self._break("the queue is full")
+            return False
+        self._next_key += 1
+        self._queued[self._next_key if key is None else key] = frame
+        self._queued_bytes += len(frame)
+        return True
+
+    def _send_queued(self) -> None:
+        while True:
+            with self._changed:
+                if not self._queued or self._gone:
+                    self._sending = False
+                    self._changed.notify_all()
+                    return
+                frame = self._queued.pop(next(iter(self._queued)))
+                self._queued_bytes -= len(frame)
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                self._break("the other end is gone")
+
+    def _break(self, _reason: str) -> None:
+        """Nothing more is sent, and the reader of this end sees the end of the connection."""
+        with self._changed:
+            self._gone = True
+            self._queued.clear()
+            self._queued_bytes = 0
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def receive(self) -> Received | None:
         """Wait for the next message; None at the end of the connection.
@@ -232,4 +312,12 @@ class Channel(Generic[Received]):
         return self._decoder.decode(whole)
 
     def close(self) -> None:
+        """Waits a moment until what is queued is sent."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sending, _CLOSE_S)
+        self._break("closed")
+        with self._changed:
+            # A thread that sends has its error by now.
+            self._changed.wait_for(lambda: not self._sending, _CLOSE_S)
+        self._socket.close()
         self._connection.close()

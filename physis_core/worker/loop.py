@@ -112,6 +112,9 @@ class WorkerLoop:
         self.inbox: deque[tuple[str, Any]] = deque()
         self.wake = Wake()
         self.late_dropped = 0
+        self._seen_lock = threading.Lock()
+        self._seen: dict[int, Observe] = {}
+        """Stream -> its newest observation that the loop has not taken yet."""
         self._lock = threading.Lock()
         """Who holds it owns all that follows."""
         self._fault = ""
@@ -156,9 +159,19 @@ class WorkerLoop:
     def post(self, kind: str, what: Any) -> None:
         """Hand something to the loop: ("message", ToWorker), ("chunk", InFlight), ("credits", ...),
         ("linked", (edge, generation, end)), ("lost", (edge, generation, reason)).
+
+        Observations go by `post_observation`.
         """
         self.inbox.append((kind, what))
         self.wake.ring()
+
+    def post_observation(self, message: Observe) -> None:
+        """As `post`; it takes the place of an older one of its stream."""
+        with self._seen_lock:
+            waits = message.stream in self._seen
+            self._seen[message.stream] = message
+        if not waits:
+            self.post("observed", message.stream)
 
     def deliver(self, chunk: InFlight) -> None:
         """As `post` of a chunk, and compute it in this thread if the loop sleeps.
@@ -198,6 +211,8 @@ class WorkerLoop:
                 self._obey(what)
             elif kind == "linked":
                 self._take_link(*what)
+            elif kind == "observed":
+                self._observe(what)
             else:
                 assert kind == "lost", kind
                 edge, generation, reason = what
@@ -208,6 +223,13 @@ class WorkerLoop:
         self._streams.restart_if_older(chunk.stream, chunk.epoch)
         if not self._pipeline.arrive(chunk, self._clock.now_s()):
             self.late_dropped += 1
+
+    def _observe(self, handle: int) -> None:
+        with self._seen_lock:
+            message = self._seen.pop(handle)
+        # It may have overtaken the restart of its epoch.
+        self._streams.restart_if_older(handle, message.epoch)
+        self._streams.observe(message)
 
     def _take_credits(self, credits: Sequence[Credit]) -> None:
         now_s = self._clock.now_s()
@@ -228,8 +250,6 @@ class WorkerLoop:
         match message:
             case Release():
                 self._release(message)
-            case Observe():
-                streams.observe(message)
             case SetCondition():
                 self._answer(message, lambda: streams.set_condition(message))
             case OpenStream():
@@ -267,7 +287,7 @@ class WorkerLoop:
                 device.stalled_until_s = self._clock.now_s() + message.seconds
             case Stop():
                 self._stop = True
-            case Relink() | Ping():
+            case Relink() | Ping() | Observe():
                 raise AssertionError(f"{type(message).__name__} is not for the loop")
 
     def _answer(self, request: Request, act: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ from physis_core.cluster.host_clock import HostClock
 from physis_core.cluster.messages import (
     Fatal,
     Hello,
+    Observe,
     Ping,
     Pong,
     Ready,
@@ -139,6 +140,8 @@ def _read(
                 links.make_anew(message.edge, message.generation)
             case Ping():
                 channel.send(Pong(now_s=clock.now_s()))
+            case Observe():
+                loop.post_observation(message)
             case _:
                 loop.post("message", message)
     loop.post("message", Stop())

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener
 from typing import get_args
@@ -21,6 +22,8 @@ from hypothesis.extra import numpy as hnp
 from physis_core.cluster.messages import (
     ChunkExit,
     ChunkRetired,
+    CloseStream,
+    Observe,
     Release,
     SetCondition,
     ToEngine,
@@ -29,6 +32,7 @@ from physis_core.cluster.messages import (
 )
 from physis_core.cluster.threads import Wake
 from physis_core.cluster.transport import (
+    MOST_QUEUED_BYTES,
     PART_BYTES,
     BadMessageError,
     Channel,
@@ -298,3 +302,73 @@ def test_a_channel_over_tcp_keeps_no_small_message_back() -> None:
             with socket.socket(fileno=os.dup(connection.fileno())) as end:
                 assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
             channel.close()
+
+
+def observed(stream: int, number: int, size: int = 1 << 20) -> Observe:
+    image = np.full(size, number % 256, np.uint8)
+    return Observe(stream=stream, epoch=0, number=number, observation={"image": image})
+
+
+def test_a_peer_that_does_not_read_never_holds_up_the_sender() -> None:
+    """And of each stream it then gets the newest observation, all else in order."""
+    ends = Pipe()
+    here, there = Channel(ends[0], engine_decoder()), Channel(ends[1], worker_decoder())
+    begun_s = time.monotonic()
+    for number in range(1, 201):
+        for stream in (1, 2):
+            assert here.send(observed(stream, number))
+        if number % 50 == 0:
+            assert here.send(CloseStream(request=number, stream=number))
+    # 400 MiB were given; a blocking send would wait for ever.
+    assert time.monotonic() - begun_s < 10.0
+    observations, closed = [], []
+    while closed[-1:] != [200]:
+        message = there.receive()
+        if isinstance(message, Observe):
+            observations.append((message.stream, message.number))
+            assert (message.observation["image"] == message.number % 256).all()
+        else:
+            closed.append(message.request)
+    assert closed == [50, 100, 150, 200]
+    assert observations[-2:] == [(1, 200), (2, 200)]
+    assert len(observations) < 10
+    assert observations == sorted(observations, key=lambda seen: seen[1])
+    here.close()
+    assert there.receive() is None
+
+
+def test_a_peer_for_which_too_much_waits_is_lost() -> None:
+    ends = Pipe()
+    here = Channel(ends[0], engine_decoder())
+    large = saved({"x": np.zeros(MOST_QUEUED_BYTES // 4, np.uint8)})
+    assert [here.send(large) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert here.receive() is None
+    assert not here.send(CloseStream(request=1, stream=1))
+
+
+def test_who_sends_in_parts_to_a_peer_that_does_not_read_is_freed_by_the_end() -> None:
+    ends = Pipe()
+    here = Channel(ends[0], engine_decoder())
+    sent: list[bool] = []
+    message = saved({"x": np.zeros(64 * PART_BYTES, np.uint8)})
+    thread = threading.Thread(target=lambda: sent.append(here.send_large(message)))
+    thread.start()
+    begun_s = time.monotonic()
+    here.close()
+    thread.join(10.0)
+    assert sent == [False]
+    assert time.monotonic() - begun_s < 5.0
+
+
+def test_what_is_queued_is_sent_before_the_end() -> None:
+    ends = Pipe()
+    here, there = Channel(ends[0], engine_decoder()), Channel(ends[1], engine_decoder())
+    large = saved({"x": np.zeros(1 << 22, np.uint8)})
+    assert here.send(large)
+    assert here.send(ChunkRetired(stream=1, epoch=0, seq=1))
+    closing = threading.Thread(target=here.close)
+    closing.start()
+    assert isinstance(there.receive(), WindowSaved)
+    assert isinstance(there.receive(), ChunkRetired)
+    assert there.receive() is None
+    closing.join()

@@ -218,7 +218,7 @@ def test_a_message_that_does_not_decode_is_refused_and_the_engine_goes_on(watch,
 def test_a_worker_refuses_what_it_cannot_read_and_goes_on(watch, two_workers):
     with watch(two_workers) as seen:
         seen.engine.open_stream(StreamConfig(stream_id="a", release="free"))
-        seen.engine._loop.cluster._channels[0]._send(b"w" + b"garbage")
+        seen.engine._loop.cluster._channels[0]._send([b"w", b"garbage"])
         seen.until(lambda: any(e.kind == "message_refused" for e in seen.events))
         (refused,) = [e for e in seen.events if e.kind == "message_refused"]
         assert refused.worker == 0
