@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ Answers = dict[int, Done | Stats]
 Finish = Callable[[Answers], None]
 Parcel = tuple[int, Request]
 """(worker, what it is to get)."""
+REQUEST_S = 60.0
+"""A worker that has not answered a request by then has refused it."""
 
 
 @dataclass(slots=True)
@@ -26,6 +29,8 @@ class _Open:
 
     waiting: set[int]
     finish: Finish
+    asked_s: float
+    limit_s: float
     answers: Answers = field(default_factory=dict)
 
 
@@ -50,16 +55,25 @@ class WorkerGroup:
     def send(self, worker: int, message: Message) -> None:
         self._cluster.send(worker, message)
 
-    def ask(self, request: Request, finish: Finish, workers: Iterable[int] | None = None) -> None:
-        """Ask all living workers, or these; `finish` is called once with their answers."""
+    def ask(
+        self,
+        request: Request,
+        finish: Finish,
+        workers: Iterable[int] | None = None,
+        limit_s: float = REQUEST_S,
+    ) -> None:
+        """Ask all living workers, or these; `finish` is called once with their answers.
+
+        For a worker that does not answer within `limit_s` there is a `Done` with that reason.
+        """
         asked = self._cluster.alive() if workers is None else tuple(workers)
-        number = self._await(set(asked), finish)
+        number = self._await(set(asked), finish, limit_s)
         for worker in asked:
             self._cluster.send(worker, structs.replace(request, request=number))
 
-    def broadcast(self, request: Request) -> None:
-        """Ask all and wait for nobody."""
-        self.ask(request, lambda _: None)
+    def tell(self, request: Request, workers: Iterable[int]) -> None:
+        """Ask these and wait for nobody."""
+        self.ask(request, lambda _: None, workers)
 
     def deliver(self, parcels: Sequence[Parcel], finish: Finish) -> None:
         """Send each parcel to its worker beside this thread, for they may be large.
@@ -85,7 +99,7 @@ class WorkerGroup:
 
         ready = []
         for at, (worker, message) in enumerate(parcels):
-            number = self._await({worker}, numbered(at))
+            number = self._await({worker}, numbered(at), REQUEST_S)
             ready.append((worker, structs.replace(message, request=number)))
 
         def send() -> None:
@@ -110,11 +124,24 @@ class WorkerGroup:
         # The one that comes after it has told its time anew.
         self._clock_watches.pop(worker, None)
 
-    def _await(self, workers: set[int], finish: Finish) -> int:
+    def expire(self) -> float:
+        """End the requests whose time is over. Returns when the next one's is."""
+        now_s = self._clock.now_s()
+        for number, asked in list(self._open.items()):
+            if now_s < asked.asked_s + asked.limit_s:
+                continue
+            for worker in sorted(asked.waiting):
+                reason = f"worker {worker} did not answer in {asked.limit_s:g} s"
+                asked.answers[worker] = Done(request=number, reason=reason)
+            del self._open[number]
+            asked.finish(asked.answers)
+        return min((a.asked_s + a.limit_s for a in self._open.values()), default=math.inf)
+
+    def _await(self, workers: set[int], finish: Finish, limit_s: float) -> int:
         number = self._next
         self._next += 1
         if workers:
-            self._open[number] = _Open(workers, finish)
+            self._open[number] = _Open(workers, finish, self._clock.now_s(), limit_s)
         else:
             finish({})
         return number

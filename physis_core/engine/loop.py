@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 _WATCH_PERIOD_S = 0.25
 """How often the workers' queues are looked at."""
+_WATCH_LIMIT_S = 1.0
+"""The queues are judged by those that have answered by then."""
 _LONGEST_SLEEP_S = 0.02
 """The loop turns at least this often, so that its beat shows that it lives."""
 _CHUNKS_REMEMBERED = 8192
@@ -101,7 +103,7 @@ class EngineLoop:
             next_s = min(next_s, stream.next_s())
         for event in self._events.take():
             self._on_event(event)
-        return min(next_s, self._watch_queues())
+        return min(next_s, self._watch_queues(), self.workers.expire())
 
     def _receive(self) -> None:
         """What callers ask, what workers say, what was observed."""
@@ -164,6 +166,8 @@ class EngineLoop:
         self._ended = ""
         """Why nothing can be asked any more."""
         self._watch_due_s = math.inf
+        self._watching = False
+        """Whether the workers were asked and have not all answered."""
         health = RouteHealth(deployment)
         self._plan = health.plan
         self.streams = Streams(
@@ -320,10 +324,14 @@ class EngineLoop:
         now_s = self._clock.now_s()
         if now_s >= self._watch_due_s:
             self._watch_due_s = now_s + _WATCH_PERIOD_S
-            self.workers.ask(self.stats_request(full=False), self._judge_queues)
+            if not self._watching:
+                self._watching = True
+                request = self.stats_request(full=False)
+                self.workers.ask(request, self._judge_queues, limit_s=_WATCH_LIMIT_S)
         return self._watch_due_s
 
     def _judge_queues(self, answers: Answers) -> None:
+        self._watching = False
         queues: dict[int, int] = {}
         for message in answers.values():
             if isinstance(message, Stats):

@@ -115,7 +115,7 @@ class Streams:
                 reason = f"stream_id: {config.stream_id!r}: is open already"
             if reason:
                 stream.end(CLOSED, reason)
-                self._workers.broadcast(CloseStream(stream=handle))
+                self._workers.tell(CloseStream(stream=handle), self._asked(config))
                 opened.set_result(Refused(reason=reason))
                 return
             stream.move(OPEN)
@@ -125,7 +125,12 @@ class Streams:
             self._events.add("stream_opened", "", config.stream_id)
             opened.set_result(StreamHandle(stream_id=config.stream_id, epoch=0))
 
-        self._workers.ask(OpenStream(opening=self.opening(stream)), answered)
+        self._workers.ask(OpenStream(opening=self.opening(stream)), answered, self._asked(config))
+
+    def _asked(self, config: StreamConfig) -> list[int]:
+        """The living workers of its route: no other one can hold a request up."""
+        route = self._health.workers(config.route)
+        return [worker for worker in self._workers.alive() if worker in route]
 
     def opening(self, stream: Stream) -> Opening:
         """What a worker must know of a stream to run it."""
@@ -216,6 +221,7 @@ class Streams:
                 stream=stream.handle, version=version, condition=condition, oldest_in_use=oldest
             ),
             answered,
+            self._asked(stream.config),
         )
 
     def restart(self, stream_id: str, reason: str) -> None:
@@ -228,8 +234,9 @@ class Streams:
         self.announce_epoch(stream, reason)
 
     def announce_epoch(self, stream: Stream, reason: str) -> None:
-        """All workers drop what belongs to an older epoch than the stream's."""
-        self._workers.broadcast(RestartStream(stream=stream.handle, epoch=stream.epoch))
+        """Its workers drop what belongs to an older epoch than the stream's."""
+        request = RestartStream(stream=stream.handle, epoch=stream.epoch)
+        self._workers.tell(request, self._asked(stream.config))
         self._events.add("stream_restarted", reason, stream.config.stream_id)
 
     # -- close ------------------------------------------------------------------------------------
@@ -262,7 +269,7 @@ class Streams:
             for closed in stream.when_closed:
                 closed.set_result(True)
 
-        self._workers.ask(CloseStream(stream=stream.handle), gone)
+        self._workers.ask(CloseStream(stream=stream.handle), gone, self._asked(stream.config))
         kind: EventKind = "stream_failed" if state is FAILED else "stream_closed"
         self._events.add(kind, reason, stream.config.stream_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -10,11 +11,12 @@ from physis_core.clock import VirtualClock
 from physis_core.cluster.messages import (
     CloseStream,
     Done,
+    GetStats,
     Opening,
     RestoreWindow,
     ResumeStream,
 )
-from physis_core.cluster.worker_group import WorkerGroup, first_reason
+from physis_core.cluster.worker_group import REQUEST_S, WorkerGroup, first_reason
 
 
 class Workers:
@@ -41,9 +43,9 @@ class Workers:
             assert self.news.wait_for(lambda: len(self.sent) >= count, 30.0)
 
 
-def group_of(count):
+def group_of(count, clock=None):
     workers = Workers(count)
-    return workers, WorkerGroup(workers, VirtualClock(), workers.failures.append)
+    return workers, WorkerGroup(workers, clock or VirtualClock(), workers.failures.append)
 
 
 def answer(group, worker, message, reason=""):
@@ -137,3 +139,24 @@ def test_a_thread_that_cannot_send_its_parcels_says_so(eventually):
     group.deliver([(0, restore(0))], print)
     eventually(lambda: workers.failures)
     assert workers.failures == ["thread physis-parcels: TypeError: cannot be sent"]
+
+
+def test_a_worker_that_does_not_answer_in_time_has_refused():
+    clock = VirtualClock()
+    workers, group = group_of(3, clock)
+    ends, stats = [], []
+    group.ask(CloseStream(stream=1), ends.append, [0, 2])
+    group.ask(GetStats(full=False, asked_s=0.0), stats.append, [1], limit_s=1.0)
+    answer(group, *workers.sent[0])
+    assert group.expire() == 1.0
+    clock.advance_to(1.0)
+    assert group.expire() == REQUEST_S
+    assert first_reason(stats[0]) == "worker 1 did not answer in 1 s"
+    assert not ends
+    clock.advance_to(REQUEST_S)
+    assert group.expire() == math.inf
+    assert set(ends[0]) == {0, 2}
+    assert first_reason(ends[0]) == f"worker 2 did not answer in {REQUEST_S:g} s"
+    # An answer that comes later is nobody's.
+    answer(group, *workers.sent[1])
+    assert len(ends) == len(stats) == 1
