@@ -98,7 +98,13 @@ class Feasibility:
         if found and found[0] not in ranked:
             # Advice tries this one: what it offers must be admitted.
             ranked[-1] = found[0]
+        simulated: set[PlacedStream] = set()
         for _, _, place in ranked:
+            placed = place.admitted.placed
+            if placed in simulated:
+                # Another grouping, but all its ranks share devices: the same schedule.
+                continue
+            simulated.add(placed)
             check = self._verify(place.admitted, placement.pool)
             if check is None or check.kept:
                 return place
