@@ -111,8 +111,6 @@ class StreamFigures:
     superseded: int
     in_flight: int
     misses: int
-    buffer_depth_s: float
-    pacer_capped: bool
     interval_s: Percentiles
     response_s: Percentiles
     queue_s: Percentiles

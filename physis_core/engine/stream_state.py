@@ -278,7 +278,6 @@ class Stream:
         return min(self.entry.next_s, self.exit.pacer.next_due_s())
 
     def figures(self) -> StreamFigures:
-        pacing = self.exit.pacer.state()
         suspension = self.way_back.suspension
         injector = self.entry.injector
         return StreamFigures(
@@ -292,8 +291,6 @@ class Stream:
             superseded=injector.superseded,
             in_flight=injector.in_flight,
             misses=self.exit.misses,
-            buffer_depth_s=pacing.depth_s,
-            pacer_capped=pacing.capped,
             interval_s=self.exit.intervals.percentiles(),
             response_s=self.exit.responses.percentiles(),
             queue_s=self.entry.queues.percentiles(),
