@@ -2,12 +2,14 @@
 
 File layout: one JSON header line {"columns": {name: unit, ...}, "meta": {...}}, then rows of
 little-endian float64. Reading leaves out a row that was cut off at the end, so all that the writer
-flushed can be read. Past `max_rows` further rows are dropped and counted in `overflow`.
+flushed can be read. Past `max_rows` further rows are dropped, counted in `overflow`, and a warning
+is logged once.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from physis_core.types import UserError
 
 Column = npt.NDArray[np.float64]
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class RowLog:
         flush_rows: int = 50,
     ) -> None:
         self._row = np.zeros(len(columns), dtype="<f8")
+        self._path = path
         self._max_rows = max_rows
         self._flush_rows = flush_rows
         self._rows = 0
@@ -70,6 +74,8 @@ class RowLog:
     def append(self, *values: float) -> None:
         """One value per column, in the order of the columns."""
         if self._rows >= self._max_rows:
+            if not self.overflow:
+                _LOG.warning("%s: full at %d rows; later rows are dropped", self._path, self._rows)
             self.overflow += 1
             return
         self._row[:] = values

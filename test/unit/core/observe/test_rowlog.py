@@ -35,12 +35,15 @@ def test_what_was_flushed_is_read_back_whatever_was_cut_off(
     assert table.units == COLUMNS
 
 
-def test_is_bounded_and_counts_what_it_did_not_take(tmp_path: Path) -> None:
+def test_is_bounded_and_counts_what_it_did_not_take(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = RowLog(tmp_path / "x", COLUMNS, max_rows=2)
     for i in range(5):
         log.append(i, i)
     log.close()
     assert log.overflow == 3
+    assert caplog.messages == [f"{tmp_path / 'x'}: full at 2 rows; later rows are dropped"]
     assert read_rows(tmp_path / "x").rows == 2
 
 
