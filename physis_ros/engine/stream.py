@@ -81,6 +81,7 @@ class EngineStream:
         self._given: OrderedDict[int, tuple[float, bool]] = OrderedDict()
         self._last_id = -1
         self._observed_s = -math.inf
+        self._before_clock = False
         self._chunks = node.publisher(in_namespace(chunk_topic, settings.namespace))
         lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
         # Between chunks, too: a stream that pauses has an engine.
@@ -208,6 +209,15 @@ class EngineStream:
             self._node.get_logger().error(reason)
         self.reason = reason
 
+    def _drop_before_clock(self) -> None:
+        """A chunk that entered before simulated time began: no stamp can hold its times."""
+        self.refused += 1
+        if not self._before_clock:
+            self._before_clock = True
+            self._node.get_logger().error(
+                f"{self.stream_id}: /clock has not begun; chunks are dropped until it has"
+            )
+
     def take_chunk(self, chunk: FinishedChunk) -> None:
         """On the engine's thread: publish it."""
         try:
@@ -226,6 +236,10 @@ class EngineStream:
         if newest_given is None:
             return  # of an observation_node that is no more
         self.epoch = self._epoch_base + chunk.epoch
+        if clock.ros_ns_at(chunk.entry_s) < 0:
+            self._drop_before_clock()
+            return
+        self._before_clock = False
         try:
             message = chunk_message(
                 chunk,
@@ -237,7 +251,6 @@ class EngineStream:
                 clock=clock,
             )
         except UserError as error:
-            # Made before a simulated clock began to run: its times lie before zero.
             self._refuse(f"{self.stream_id}: chunk {chunk.chunk_id}: {error}")
             return
         self.chunks += 1
