@@ -23,6 +23,7 @@ from typing import Any
 import cv2
 import numpy as np
 import rclpy
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import Image, JointState
@@ -169,12 +170,16 @@ def main() -> None:
     args = parser.parse_args()
     rclpy.init()
     loop = Loop(args.camera, args.world)
-    if args.lockstep:
-        loop.lockstep(args.seconds)
-    else:
-        loop.free(args.seconds)
-    loop.destroy_node()
-    rclpy.shutdown()
+    try:
+        if args.lockstep:
+            loop.lockstep(args.seconds)
+        else:
+            loop.free(args.seconds)
+    except (KeyboardInterrupt, ExternalShutdownException):
+        sys.exit("stopped")
+    finally:
+        loop.destroy_node()
+        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

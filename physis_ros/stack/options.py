@@ -42,7 +42,7 @@ CHOICES = {
     "model": ("", "the model of every node that has one: file, folder, checkpoint or family"),
     "urdf": ("", "the robot's description, a file with further limits"),
     "joint_prefix": ("", "in front of the joint names of the robot's driver (UR: tf_prefix)"),
-    "cameras": ("", "cameras that there are: NAME or NAME=TOPIC, by commas"),
+    "cameras": ("", "cameras that there are: NAME or NAME=TOPIC, separated by commas"),
     "controller_topic": ("", "where the robot's controller takes its trajectories"),
     "log_level": ("", f"{', '.join(LOG_LEVELS)}; or LOGGER:=LEVEL"),
     "remap": ("", "[NODE:]FROM:=TO, as in ROS"),
@@ -51,7 +51,7 @@ CHOICES = {
 """Name -> default and meaning."""
 REPEATED = ("params_file", "remap", "set")
 """`physis up` takes these more than once. A launch argument `set` or `remap` holds several,
-separated by blanks."""
+separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
