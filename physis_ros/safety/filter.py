@@ -23,11 +23,11 @@ from physis_ros.safety.arming import Answer, Arming
 from physis_ros.safety.command_sources import CommandSources
 from physis_ros.safety.controller_handover import ControllerHandover
 from physis_ros.safety.joint_watch import JointWatch
+from physis_ros.safety.last_command import LastCommand
 from physis_ros.safety.motion.checks import CheckedTrajectory, Violation
 from physis_ros.safety.motion.command_judge import judge_command
 from physis_ros.safety.stopping import Stopping
 from physis_ros.safety.types import (
-    FINE,
     Decision,
     Finding,
     Instant,
@@ -64,13 +64,9 @@ class SafetyFilter:
         self._surroundings: tuple[str, ...] = ()
         # When the deadman was last seen held (steady).
         self._held_s = -math.inf
-        self._last_answer: Finding = Finding(verdict=Verdict.HOLD, reason="no command yet")
-        self._accepted_s: float | None = None
-        # The source and time of the last rejected command, until one is accepted.
-        self._rejected: tuple[str, float] | None = None
+        self._last = LastCommand(config.command_age_s)
         # A teleoperator took over by the command that is being judged.
         self._takes_over = False
-        self._source = ""
         # The newest command that waits for an acknowledgement.
         self._waiting: OfferedCommand | None = None
         self._blind = True
@@ -100,11 +96,11 @@ class SafetyFilter:
     @property
     def source(self) -> str:
         """The source of the last accepted command; empty before the first."""
-        return self._source
+        return self._last.source
 
     def command_age_s(self, now: Instant) -> float | None:
         """Since the last accepted command; None before the first."""
-        return None if self._accepted_s is None else now.steady_s - self._accepted_s
+        return self._last.age_s(now.steady_s)
 
     def commanded(self, now: Instant) -> tuple[Floats, Floats] | None:
         """Commanded position and velocity, [joints] each; None until joints were seen."""
@@ -228,12 +224,9 @@ class SafetyFilter:
         source = request.source
         if isinstance(judgement, Violation):
             self.counts.rejected += 1
-            self._rejected = source, now.steady_s
             self._brake_takeover(now)
-            self._last_answer = Finding(
-                verdict=Verdict.HOLD, reason=f"{source}: rejected: {judgement.reason}"
-            )
-            return Decision(forward=None, finding=self._last_answer)
+            finding = self._last.rejected(source, now.steady_s, reason=judgement.reason)
+            return Decision(forward=None, finding=finding)
         refusal = self._refusal(now)
         if refusal is not None or request.changes != self.handover.changes:
             self.counts.rejected += 1
@@ -247,17 +240,12 @@ class SafetyFilter:
                 ),
             )
         trajectory, limited = judgement
-        self._source = source
         self._takes_over = False
-        self._accepted_s = now.steady_s
         self.counts.accepted += 1
-        self._rejected = None
-        self._last_answer = FINE
-        if limited is not None:
-            self.counts.limited += 1
-            self._last_answer = Finding(
-                verdict=Verdict.LIMIT, reason=f"{source}: slowed down: {limited.reason}"
-            )
+        self.counts.limited += limited is not None
+        finding = self._last.accepted(
+            source, now.steady_s, limited="" if limited is None else limited.reason
+        )
         self._stopping.end()
         return Decision(
             forward=self.handover.forward(
@@ -267,7 +255,7 @@ class SafetyFilter:
                 request.asked.motion_s,
                 request.estimate.arrivals(request.asked.motion_s),
             ),
-            finding=self._last_answer,
+            finding=finding,
         )
 
     def _brake_takeover(self, now: Instant) -> None:
@@ -316,7 +304,7 @@ class SafetyFilter:
             cause = f"still braking: {self._stopping.reason}"
         answer = self._latch.reset(now.steady_s, present_cause=cause)
         if answer.done:
-            self._wait_for_command("no command since the reset")
+            self._last.wait("no command since the reset")
         return answer
 
     def arm(self, now: Instant) -> Answer:
@@ -325,7 +313,7 @@ class SafetyFilter:
         answer = self._arming.arm(self.against_arming(now))
         if was_armed or not answer.done:
             return answer
-        self._wait_for_command("no command since arming")
+        self._last.wait("no command since arming")
         if self._sources.taken_over:
             holder = self._sources.holder
             return Answer(
@@ -348,7 +336,7 @@ class SafetyFilter:
         if not holder:
             return Answer(done=True, reason="the model is in control already")
         self._stopping.begin(now)
-        self._wait_for_command(f"no command since {holder} handed back")
+        self._last.wait(f"no command since {holder} handed back")
         return Answer(done=True, reason=f"{holder} handed back; the model is in control")
 
     def clock_jumped(self, now: Instant, *, delta_s: float) -> None:
@@ -356,11 +344,7 @@ class SafetyFilter:
         self.joints.forget_stamps()
         self.handover.clock_jumped(now.motion_s, delta_s=delta_s)
         self._stopping.begin(now)
-        self._wait_for_command(f"ROS time jumped by {delta_s:+.3f} s")
-
-    def _wait_for_command(self, reason: str) -> None:
-        self._rejected = None
-        self._last_answer = Finding(verdict=Verdict.HOLD, reason=reason)
+        self._last.wait(f"ROS time jumped by {delta_s:+.3f} s")
 
     def _findings(
         self, now: Instant, blind: str, idle: bool, against: Sequence[str]
@@ -387,31 +371,8 @@ class SafetyFilter:
         ):
             if line:
                 findings.append(Finding(verdict=Verdict.HOLD, reason=line))
-        findings.append(self._last_finding(now))
-        age_s = self.command_age_s(now)
-        if age_s is not None and age_s > self.config.command_age_s:
-            findings.append(
-                Finding(
-                    verdict=Verdict.HOLD,
-                    reason=f"{self._source}: no command for {age_s:.1f} s, "
-                    f"limit {self.config.command_age_s:g} s",
-                )
-            )
+        findings.extend(self._last.findings(now.steady_s))
         return findings
-
-    def _last_finding(self, now: Instant) -> Finding:
-        """The last answer; a rejection older than `command_age_s` is reported as silence."""
-        if self._rejected is None:
-            return self._last_answer
-        source, rejected_s = self._rejected
-        silent_s = now.steady_s - rejected_s
-        if silent_s <= self.config.command_age_s:
-            return self._last_answer
-        return Finding(
-            verdict=Verdict.HOLD,
-            reason=f"{source}: no command for {silent_s:.1f} s, limit "
-            f"{self.config.command_age_s:g} s; last: {self._last_answer.reason}",
-        )
 
     def _look(self, blind: bool, now: Instant) -> None:
         """Brake when joint states are lost."""

@@ -30,21 +30,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
-from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
-from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.types import UserError
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.graph import publisher_names, with_publisher
 from physis_ros.node.interfaces import (
-    ENABLE,
-    ESTOP,
-    HAND_BACK,
     JOINT_STATES,
-    RESET,
     SAFETY_COMMAND_IN,
     SAFETY_DEADMAN,
     SAFETY_ESTOP,
@@ -61,6 +55,7 @@ from physis_ros.safety.guarded_filter import GuardedFilter
 from physis_ros.safety.output import SafetyOutput, StatusSnapshot
 from physis_ros.safety.parameters import SafetyParameters
 from physis_ros.safety.report import SafetyReport
+from physis_ros.safety.services import SafetyServices
 from physis_ros.safety.surroundings import problems, unknown
 from physis_ros.safety.types import Decision, Finding, Instant, OfferedCommand, Verdict
 
@@ -75,8 +70,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._guard: GuardedFilter | None = None
         self._output: SafetyOutput | None = None
         self._controller: ControllerClient | None = None
-        # Those who wait for the robot to rest, and until when (steady seconds).
-        self._stops: list[tuple[Future[str], float]] = []
+        self._operator_services: SafetyServices | None = None
         self._said_no_velocity = False
         self._disagree: tuple[bytes, ...] = ()
         self._logged = ""
@@ -84,7 +78,6 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._loop: FixedRateThread | None = None
         self._ahead: OnDemandThread | None = None
         self._subscriptions_made: list[Any] = []
-        self._services_made: list[Any] = []
         self._timers_made: list[Any] = []
         self._simulated = bool(self.get_parameter("use_sim_time").value)
 
@@ -119,13 +112,14 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.subscribe(SAFETY_ESTOP, self._on_estop_topic),
             self.subscribe(SAFETY_DEADMAN, self._on_deadman),
         ]
-        self._services_made = [
-            self.create_service(ESTOP.type, ESTOP.name, self._on_estop),
-            self.create_service(RESET.type, RESET.name, self._on_reset),
-            self.create_service(ENABLE.type, ENABLE.name, self._on_enable),
-            self.create_service(HAND_BACK.type, HAND_BACK.name, self._on_hand_back),
-        ]
-        self._controller = ControllerClient(self, output.robot)
+        controller = ControllerClient(self, output.robot)
+        self._controller = controller
+        self._operator_services = SafetyServices(
+            self,
+            self._guard,
+            look_around=self._look_around,
+            not_checked=lambda: unknown(controller.known, positions=p.output == "position"),
+        )
         self._report.realtime = "realtime_priority is 0"
         if p.realtime_priority > 0:
             self._report.realtime = request_realtime(p.realtime_priority)
@@ -137,8 +131,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         )
 
     def activate(self) -> None:
-        guard, output, p = self._guard, self._output, self.params
-        assert guard is not None and output is not None
+        guard, output, services, p = self._guard, self._output, self._operator_services, self.params
+        assert guard is not None and output is not None and services is not None
         self._loop = FixedRateThread(
             "safety",
             guard.tick,
@@ -153,7 +147,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             self.steady_timer(1.0 / p.status_hz, self._publish_heartbeat),
             self.steady_timer(1.0 / p.commanded_hz, self._publish_commanded),
             self.steady_timer(_SURROUNDINGS_S, self._look_around),
-            self.steady_timer(_REST_LOOK_S, self._answer_stops),
+            self.steady_timer(_REST_LOOK_S, services.answer_stops),
         ]
         guard.begin()
         self._look_around()
@@ -183,9 +177,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if self._guard is not None and self._output is not None:
             self._guard.disarm()
             self._output.stop()
-        for future, _ in self._stops:
-            future.set_result("safety_node was deactivated")
-        self._stops = []
+        if self._operator_services is not None:
+            self._operator_services.deactivated()
         # After the sender, which makes requests to it.
         if self._ahead is not None:
             self._ahead.stop()
@@ -194,9 +187,10 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def cleanup(self) -> None:
         for subscription in self._subscriptions_made:
             self.destroy_subscription(subscription)
-        for service in self._services_made:
-            self.destroy_service(service)
-        self._subscriptions_made, self._services_made = [], []
+        self._subscriptions_made = []
+        if self._operator_services is not None:
+            self._operator_services.close()
+            self._operator_services = None
         if self._controller is not None:
             self._controller.close()
             self._controller = None
@@ -272,42 +266,6 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if decision is None or decision.forward is None:
             guard.look_ahead()
 
-    async def _on_estop(
-        self, _request: Trigger.Request, response: Trigger.Response
-    ) -> Trigger.Response:
-        """Answers when the robot is measured at rest, or when it should have been."""
-        if self._guard is None or not self.active:
-            return _not_active(response)
-        begun_s = self.steady_s()
-        self._guard.estop("~/estop was called")
-        moving = await self._rest(begun_s)
-        took_s = self.steady_s() - begun_s
-        response.success = not moving
-        response.message = (
-            f"STOP is latched; NOT AT REST after {took_s:.1f} s: {moving}"
-            if moving
-            else f"STOP is latched; at rest after {took_s:.2f} s; ~/reset, then ~/enable"
-        )
-        return response
-
-    def _rest(self, now_s: float) -> Future[str]:
-        """Done when the robot rests (empty), or with the reason why it is not known to."""
-        future: Future[str] = Future()
-        self._stops.append((future, now_s + self.params.stop_answer_s))
-        return future
-
-    def _answer_stops(self) -> None:
-        if self._guard is None or not self._stops:
-            return
-        moving, now_s = self._guard.stopping(), self.steady_s()
-        waiting = []
-        for future, until_s in self._stops:
-            if moving and now_s < until_s:
-                waiting.append((future, until_s))
-            else:
-                future.set_result(moving)
-        self._stops = waiting
-
     def _on_estop_topic(self, message: Bool) -> None:
         # False never releases a STOP: that is what ~/reset is for.
         if message.data and self._guard is not None:
@@ -316,38 +274,6 @@ class SafetyNode(PhysisNode[SafetyParameters]):
     def _on_deadman(self, message: Bool) -> None:
         if self._guard is not None:
             self._guard.deadman(bool(message.data))
-
-    def _on_reset(self, _request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        if self._guard is None or not self.active:
-            return _not_active(response)
-        answer = self._guard.reset()
-        response.success, response.message = answer.done, answer.reason
-        return response
-
-    def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        guard, controller = self._guard, self._controller
-        if guard is None or controller is None or not self.active:
-            return _not_active(response)
-        if not request.data:
-            guard.disarm()
-            response.success, response.message = True, "disarmed; braking"
-            return response
-        self._look_around()
-        answer = guard.arm()
-        response.success, response.message = answer.done, answer.reason
-        not_checked = unknown(controller.known, positions=self.params.output == "position")
-        if answer.done and not_checked:
-            response.message = f"{answer.reason}; {not_checked}"
-        return response
-
-    def _on_hand_back(
-        self, _request: Trigger.Request, response: Trigger.Response
-    ) -> Trigger.Response:
-        if self._guard is None or not self.active:
-            return _not_active(response)
-        answer = self._guard.hand_back()
-        response.success, response.message = answer.done, answer.reason
-        return response
 
     def _look_around(self) -> None:
         guard, controller, output = self._guard, self._controller, self._output
@@ -425,11 +351,6 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             raise UserError(
                 "joint_state_timeout_s", new.joint_state_timeout_s, "below one period of rate_hz"
             )
-
-
-def _not_active(response: Any) -> Any:
-    response.success, response.message = False, "safety_node is not active"
-    return response
 
 
 if __name__ == "__main__":
