@@ -16,7 +16,15 @@ from physis_core.types import UserError
 # No revolute joint turns this far; a larger number is an angle in degrees.
 _LARGEST_PLAUSIBLE_RAD = 40.0
 
-_UNITS = {"lower": "", "upper": "", "velocity": "_s", "acceleration": "_s2", "jump": ""}
+_UNITS = {
+    "lower": "",
+    "upper": "",
+    "velocity": "_s",
+    "acceleration": "_s2",
+    "jump": "",
+    "tracking": "",
+    "rest": "",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +32,8 @@ class JointLimit:
     """The limits of one joint in one source, in rad or m; None where the source has none.
 
     `jump`: the largest accepted distance between the commanded state and the position that a new
-    command requests for the same moment.
+    command requests for the same moment. `tracking`, `rest`: this joint's own tolerances in place
+    of safety_node's `tracking_tolerance` and `rest_tolerance`.
     """
 
     lower: float | None = None
@@ -32,13 +41,16 @@ class JointLimit:
     velocity: float | None = None
     acceleration: float | None = None
     jump: float | None = None
+    tracking: float | None = None
+    rest: float | None = None
     continuous: bool = False
     prismatic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobotLimits:
-    """Complete limits of the commanded joints, each a tuple in the order of `names`."""
+    """Complete limits of the commanded joints, each a tuple in the order of `names`. `tracking`
+    and `rest`: a joint's own tolerances, None where it has none; empty: none has."""
 
     names: tuple[str, ...]
     lower: tuple[float, ...]
@@ -47,6 +59,8 @@ class RobotLimits:
     acceleration: tuple[float, ...]
     jump: tuple[float, ...]
     wraps: tuple[bool, ...]
+    tracking: tuple[float | None, ...] = ()
+    rest: tuple[float | None, ...] = ()
 
     def scaled(self, *, velocity: float, acceleration: float) -> RobotLimits:
         """The same robot, driven at a share of its velocity and of its acceleration.
@@ -119,7 +133,15 @@ def robot_limits(
         wraps=tuple(
             limit.continuous and limit.lower is None and limit.upper is None for _, limit in chosen
         ),
+        tracking=tuple(limit.tracking for _, limit in chosen),
+        rest=tuple(limit.rest for _, limit in chosen),
     )
+
+
+def tolerances(own: Sequence[float | None], joints: int, otherwise: float) -> tuple[float, ...]:
+    """Of each joint its own tolerance, or `otherwise` where it has none."""
+    values = own or (None,) * joints
+    return tuple(otherwise if value is None else value for value in values)
 
 
 def field_name(joint: str, quantity: str, *, prismatic: bool = False) -> str:
@@ -134,13 +156,13 @@ def check_limit(name: str, limit: JointLimit) -> None:
     Raises:
         UserError: naming the joint and the value.
     """
-    for quantity in ("velocity", "acceleration", "jump"):
+    for quantity in ("velocity", "acceleration", "jump", "tracking", "rest"):
         value = getattr(limit, quantity)
         if value is not None and not value > 0.0:
             field = field_name(name, quantity, prismatic=limit.prismatic)
             raise UserError(field, value, "must be above 0")
     if not limit.prismatic:
-        for quantity in ("lower", "upper", "velocity", "jump"):
+        for quantity in ("lower", "upper", "velocity", "jump", "tracking", "rest"):
             value = getattr(limit, quantity)
             if value is not None and abs(value) > _LARGEST_PLAUSIBLE_RAD:
                 raise UserError(

@@ -22,6 +22,10 @@ _QUANTITY_OF_KEY = {
     "acceleration_m_s2": "acceleration",
     "jump_rad": "jump",
     "jump_m": "jump",
+    "tracking_rad": "tracking",
+    "tracking_m": "tracking",
+    "rest_rad": "rest",
+    "rest_m": "rest",
 }
 _MOVEIT = {
     "min_position": ("lower", "has_position_limits"),

@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from physis_ros.robot.joint_limits import RobotLimits
+import numpy as np
+
+from physis_ros.robot.joint_limits import RobotLimits, tolerances
 from physis_ros.robot.joint_motion import CommandedTrajectory, Floats
 from physis_ros.safety.arming import Answer, Arming
 from physis_ros.safety.command_sources import CommandSources
@@ -56,6 +58,9 @@ class SafetyFilter:
         self.config = config
         self.counts = SafetyCounts()
         self.joints = JointWatch(limits, config.joints)
+        self._tracking_tolerance = np.array(
+            tolerances(limits.tracking, len(limits.names), config.tracking_tolerance)
+        )
         self.handover = ControllerHandover(limits, config)
         self._arming = Arming(at_start=config.arm_at_start)
         self._sources = CommandSources(config.sources)
@@ -389,7 +394,7 @@ class SafetyFilter:
             return
         state = self.commanded(now)
         off_track = (
-            "" if state is None else self.joints.away_from(state[0], self.config.tracking_tolerance)
+            "" if state is None else self.joints.away_from(state[0], self._tracking_tolerance)
         )
         if not off_track:
             self._off_track_since_s = None
@@ -408,7 +413,7 @@ class SafetyFilter:
         if not self.joints.complete:
             return
         state = self.commanded(now)
-        if state is None or self.joints.away_from(state[0], self.config.joints.rest_tolerance):
+        if state is None or self.joints.away_from(state[0], self.joints.rest_tolerance):
             self.handover.rest_at(self.joints.position, now.motion_s)
 
     def _moved_by_others(self, now: Instant, idle: bool) -> str:

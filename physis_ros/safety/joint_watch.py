@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_limits import RobotLimits, tolerances
 from physis_ros.robot.joint_motion import Floats
 from physis_ros.robot.joint_publishers import Disagreement, JointPublishers
 
@@ -30,7 +30,8 @@ class JointRules:
     """How joint states are judged.
 
     `timeout_s`: a joint not seen for longer is missing. `rest_tolerance` [rad or m] and
-    `rest_time_s`: the robot rests where no joint left a band of this half width for this long. A
+    `rest_time_s`: the robot rests where no joint left a band of this half width for this long; a
+    joint's own `rest` in the limits takes its place. A
     joint counts as beyond its measured limits after `bad_samples` of the last `sample_window`
     messages.
     """
@@ -48,6 +49,10 @@ class JointWatch:
     def __init__(self, limits: RobotLimits, rules: JointRules) -> None:
         self._limits = limits
         self._rules = rules
+        self.rest_tolerance: Floats = np.array(
+            tolerances(limits.rest, len(limits.names), rules.rest_tolerance)
+        )
+        """[joints]."""
         self._index = {name: index for index, name in enumerate(limits.names)}
         self._position = np.full(len(limits.names), math.nan)
         self._velocity = np.full(len(limits.names), math.nan)
@@ -124,10 +129,10 @@ class JointWatch:
 
     def _update_rest(self, now_s: float) -> None:
         apart = np.abs(self._position - self._band)
-        if (apart <= self._rules.rest_tolerance).all():
+        if (apart <= self.rest_tolerance).all():
             return
         if np.isfinite(apart).all():
-            joint = int(np.argmax(apart))
+            joint = int(np.argmax(apart / self.rest_tolerance))
             self._left_band = f"{self._limits.names[joint]} moved by {apart[joint]:.4f}"
         self._band = self._position.copy()
         self._rested_since_s = now_s
@@ -146,7 +151,8 @@ class JointWatch:
         )
 
     def still_s(self, now_s: float) -> float:
-        """Seconds since a joint left a band of `rest_tolerance`; negative infinity at first."""
+        """Seconds since a joint left the band of its `rest_tolerance`; negative infinity at
+        first."""
         return now_s - self._rested_since_s
 
     def forget_stamps(self) -> None:
@@ -214,16 +220,17 @@ class JointWatch:
                 )
         return ""
 
-    def away_from(self, commanded: Floats, tolerance: float) -> str:
-        """One line for the joint furthest from `commanded`, if beyond `tolerance`; else empty."""
+    def away_from(self, commanded: Floats, tolerance: Floats) -> str:
+        """One line for the joint furthest from `commanded`, as a share of its `tolerance`, if
+        beyond it; else empty. Both [joints]."""
         apart = np.abs(self._position - commanded)
         for index, wraps in enumerate(self._limits.wraps):
             if wraps:
                 apart[index] = abs(math.remainder(float(apart[index]), math.tau))
-        joint = int(np.argmax(apart))
-        if not apart[joint] > tolerance:
+        joint = int(np.argmax(apart / tolerance))
+        if not apart[joint] > tolerance[joint]:
             return ""
         return (
             f"tracking: {self._limits.names[joint]}: {apart[joint]:.4f} from the commanded state, "
-            f"limit {tolerance:.4f}"
+            f"limit {tolerance[joint]:.4f}"
         )

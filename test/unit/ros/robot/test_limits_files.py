@@ -15,6 +15,13 @@ def yaml_of(joint: str) -> str:
     return f"joints: {{arm: {{{joint}}}}}"
 
 
+def test_tolerances_of_a_joint_are_read_and_checked(tmp_path: Path) -> None:
+    found = load(tmp_path, yaml_of("rest_m: 0.001, tracking_m: 0.02"))["arm"]
+    assert (found.rest, found.tracking, found.prismatic) == (0.001, 0.02, True)
+    with pytest.raises(UserError, match=r"joints.arm.tracking_rad: 0.0: must be above 0"):
+        load(tmp_path, yaml_of("tracking_rad: 0"))
+
+
 def moveit_of(joint: str) -> str:
     return f"joint_limits: {{arm: {{{joint}}}}}"
 

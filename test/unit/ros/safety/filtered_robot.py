@@ -39,8 +39,8 @@ def controller(position, *, from_desired=True):
 class Robot:
     """A controller that plays what the filter forwards, on the filter's clock; it obeys exactly."""
 
-    def __init__(self, config=None, position=(0.0, 0.0, 0.0)):
-        self.filter = SafetyFilter(LIMITS, config or SafetyConfig(arm_at_start=True))
+    def __init__(self, config=None, position=(0.0, 0.0, 0.0), limits=LIMITS):
+        self.filter = SafetyFilter(limits, config or SafetyConfig(arm_at_start=True))
         self.now_s = 100.0
         self.sees = True
         self.acknowledges = True

@@ -1,8 +1,10 @@
 """The watchdogs, the latch and the sources of the filter: what would the robot do?"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from filtered_robot import NAMES, TICK_S, Robot, controller, smooth, stream
+from filtered_robot import LIMITS, NAMES, TICK_S, Robot, controller, smooth, stream
 
 from physis_core.types import UserError
 from physis_ros.robot.joint_motion import CommandedTrajectory
@@ -175,9 +177,9 @@ def test_disarmed_it_brakes_and_refuses():
     assert robot.run(0.01).finding.reason == "no command since arming"
 
 
-def _obeys_badly(share):
+def _obeys_badly(share, limits=LIMITS):
     """Stream to a robot that moves by `share` of what is commanded, and return the last tick."""
-    robot = Robot()
+    robot = Robot(limits=limits)
     begun_s = robot.now_s
     stream(robot, 0.5, begun_s)
     start = robot.path[-1]
@@ -196,6 +198,15 @@ def test_a_robot_that_obeys_badly_is_stopped():
     _, tick = _obeys_badly(0.1)
     assert tick.finding.verdict is Verdict.STOP
     assert tick.finding.reason.startswith("tracking: ")
+
+
+def test_a_joint_may_have_a_tracking_tolerance_of_its_own():
+    limits = replace(LIMITS, tracking=(3.0, None, 3.0))
+    _, tick = _obeys_badly(0.1, limits)
+    assert "tracking" not in tick.finding.reason
+    _, tick = _obeys_badly(0.1, replace(limits, tracking=(3.0, 0.01, 3.0)))
+    assert tick.finding.verdict is Verdict.STOP
+    assert f"tracking: {NAMES[1]}" in tick.finding.reason
 
 
 def test_a_robot_that_does_not_move_disarms():

@@ -1,5 +1,7 @@
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from physis_ros.robot.joint_limits import RobotLimits
@@ -67,8 +69,23 @@ def test_limits_and_speed_of_the_measured_robot(watch):
 
 def test_distance_is_the_short_way_on_continuous_joints(watch):
     watch.see(["lift", "spin"], [0.0, math.pi - 0.05], [], 1.0)
-    assert watch.away_from([0.0, -math.pi + 0.05], 0.2) == ""
-    assert "tracking: lift: 0.5000" in watch.away_from([0.5, math.pi], 0.2)
+    tolerance = np.array([0.2, 0.2])
+    assert watch.away_from([0.0, -math.pi + 0.05], tolerance) == ""
+    assert "tracking: lift: 0.5000" in watch.away_from([0.5, math.pi], tolerance)
+
+
+def test_each_joint_may_have_tolerances_of_its_own():
+    watch = JointWatch(replace(LIMITS, rest=(None, 0.05)), JointRules())
+    for tick in range(10):
+        watch.see(["lift", "spin"], [0.0, 0.04 * (tick % 2)], [], 1.0 + 0.05 * tick)
+    assert watch.moving(1.5) == ""
+    watch.see(["lift", "spin"], [0.003, 0.04], [], 1.5)
+    assert "lift moved by 0.0030" in watch.moving(1.5)
+    # The one that is furthest by its own measure is named.
+    assert "lift: 0.0970 from the commanded state, limit 0.0500" in watch.away_from(
+        [0.1, 0.34], np.array([0.05, 0.2])
+    )
+    assert watch.away_from([0.04, 0.2], np.array([0.05, 0.2])) == ""
 
 
 def test_a_bounded_number_of_bad_samples_in_a_window_is_no_stop():
