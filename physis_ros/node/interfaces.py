@@ -134,6 +134,8 @@ JOINT_TRAJECTORY = Topic(
 FORWARD_POSITION = Topic(
     name="forward_position_controller/commands", type=Float64MultiArray, qos=reliable(1)
 )
+# One value: the position of the gripper's joint.
+GRIPPER_COMMAND = Topic(name="gripper_controller/commands", type=Float64MultiArray, qos=reliable(1))
 # Not the controller's topic: what moves the arm of a world must never reach that of a robot.
 WORLD_COMMAND = Topic(name="world/command", type=JointTrajectory, qos=reliable(8))
 WORLD_FRAME = Topic(name="world/frame", type=Image, qos=reliable(2))

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from physis_ros.robot.joint_limits import RobotLimits
+from physis_ros.robot.joint_limits import RobotLimits, tolerances
 from physis_ros.robot.joint_motion import Floats, JointMotion
 from physis_ros.robot.trajectory_tail import braking_tail
 from physis_ros.safety.joint_watch import JointWatch
@@ -39,6 +39,7 @@ class ControllerHandover:
         self._limits = limits
         self._config = config
         self._acceleration = np.array(limits.acceleration)
+        self._slack = np.array(tolerances(limits.tracking, len(limits.names), 0.0))
         self._estimate = ControllerEstimate(config.late_s)
         self._listening = True
         self._misplaced = False
@@ -165,7 +166,7 @@ class ControllerHandover:
         # Only while something of ours moves: at rest, the measured position is the commanded one.
         if now_s >= self._estimate.end_s or joints.still_s(now.steady_s) <= _STILL_S:
             self._estimate.moves_again()
-        elif self._estimate.compare_rest(joints.position, now_s):
+        elif self._estimate.compare_rest(joints.position, now_s, slack=self._slack):
             self.changes += 1
             return
         if not self._estimate.uncertain:

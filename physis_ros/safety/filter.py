@@ -413,8 +413,10 @@ class SafetyFilter:
         if not self.joints.complete:
             return
         state = self.commanded(now)
-        if state is None or self.joints.away_from(state[0], self.joints.rest_tolerance):
+        if state is None:
             self.handover.rest_at(self.joints.position, now.motion_s)
+        elif self.joints.away_from(state[0], self.joints.rest_tolerance):
+            self.handover.rest_at(self.joints.rest_near(state[0]), now.motion_s)
 
     def _moved_by_others(self, now: Instant, idle: bool) -> str:
         """One line where an idle robot moves; empty otherwise."""

@@ -220,6 +220,15 @@ class JointWatch:
                 )
         return ""
 
+    def rest_near(self, commanded: Floats) -> Floats:
+        """Where a resting robot is, [joints]: as commanded within a joint's own `rest` tolerance (a
+        gripper that presses), else as measured."""
+        own = np.array(
+            [own is not None for own in self._limits.rest or (None,) * len(self._position)]
+        )
+        pressed = own & (np.abs(self._position - commanded) <= self.rest_tolerance)
+        return np.where(pressed, commanded, self._position)
+
     def away_from(self, commanded: Floats, tolerance: Floats) -> str:
         """One line for the joint furthest from `commanded`, as a share of its `tolerance`, if
         beyond it; else empty. Both [joints]."""

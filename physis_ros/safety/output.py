@@ -24,6 +24,7 @@ from physis_ros.node.base import PhysisNode
 from physis_ros.node.diagnosis import percentiles_message
 from physis_ros.node.interfaces import (
     FORWARD_POSITION,
+    GRIPPER_COMMAND,
     JOINT_TRAJECTORY,
     SAFETY_COMMANDED_STATE,
     SAFETY_HEARTBEAT,
@@ -52,14 +53,16 @@ class StatusSnapshot:
 
 
 class SafetyOutput:
-    """`acknowledged` is called when everything forwarded so far is acknowledged, `failed` when the
-    thread ends by an error. Both are called on the sender's thread."""
+    """`names`: of all joints. `gripper`: the number of the one that has a controller of its own;
+    None: none has. `acknowledged` is called when everything forwarded so far is acknowledged,
+    `failed` when the thread ends by an error. Both are called on the sender's thread."""
 
     def __init__(
         self,
         node: PhysisNode[Any],
         names: Sequence[str],
         *,
+        gripper: int | None,
         positions: bool,
         stamped: bool,
         simulated: bool,
@@ -70,13 +73,17 @@ class SafetyOutput:
         self._node = node
         self._late_s = late_s
         self._names = tuple(names)
-        self._writer = TrajectoryWriter(names)
+        self._gripper = gripper
+        # The joints of the arm's controller.
+        self._arm = [number for number in range(len(self._names)) if number != gripper]
+        self._writer = TrajectoryWriter([self._names[number] for number in self._arm])
         self._positions = positions
         self._stamped = stamped
         self._simulated = simulated
         self._acknowledged = acknowledged
         self._failed = failed
         self._robot = node.publisher(FORWARD_POSITION if positions else JOINT_TRAJECTORY)
+        self._fingers = None if gripper is None else node.publisher(GRIPPER_COMMAND)
         self._status = node.publisher(SAFETY_STATUS)
         self._commanded = node.publisher(SAFETY_COMMANDED_STATE)
         self._heartbeat = node.publisher(SAFETY_HEARTBEAT)
@@ -101,8 +108,15 @@ class SafetyOutput:
         self._thread = None
 
     def close(self) -> None:
-        for publisher in (self._robot, self._status, self._commanded, self._heartbeat):
-            self._node.destroy_publisher(publisher)
+        for publisher in (
+            self._robot,
+            self._fingers,
+            self._status,
+            self._commanded,
+            self._heartbeat,
+        ):
+            if publisher is not None:
+                self._node.destroy_publisher(publisher)
 
     @property
     def robot(self) -> Publisher[Any]:
@@ -126,6 +140,13 @@ class SafetyOutput:
         """One point for a forward position controller."""
         if self._positions:
             self._outbox.put(lambda: self._send_position(position))
+
+    def gripper(self, position: Floats) -> None:
+        """The gripper's part of `position` [joints], where it has a controller of its own."""
+        fingers, number = self._fingers, self._gripper
+        if fingers is not None and number is not None:
+            message = Float64MultiArray(data=[float(position[number])])
+            self._outbox.put(lambda: fingers.publish(message))
 
     def commanded(self, state: tuple[Floats, Floats]) -> None:
         stamp = self._node.get_clock().now().to_msg()
@@ -153,7 +174,7 @@ class SafetyOutput:
         self._outbox.put(act)
 
     def _send_position(self, position: Floats) -> None:
-        self._robot.publish(Float64MultiArray(data=position.tolist()))
+        self._robot.publish(Float64MultiArray(data=position[self._arm].tolist()))
         self._say_first()
 
     def _say_first(self) -> None:
@@ -177,8 +198,8 @@ class SafetyOutput:
         self._robot.publish(
             self._writer.write(
                 forward.times_s,
-                forward.positions,
-                forward.velocities,
+                forward.positions[:, self._arm],
+                forward.velocities[:, self._arm],
                 start_ns=start_ns,
             )
         )

@@ -35,6 +35,13 @@ class SafetyParameters(RobotParameters):
         "position for a forward_position_controller (no tail without this process)",
         choices=OUTPUTS,
     )
+    gripper_joint: str = param(
+        "",
+        description="The joint of a gripper with a position controller of its own: it is checked "
+        "with the others, and its position goes to gripper_controller/commands "
+        "(Float64MultiArray, one value) commanded_hz times a second, not to the arm's controller. "
+        "Give it a rest_rad or rest_m above its stroke, so that it goes on pressing. Empty: none",
+    )
     forward_start: str = param(
         "stamped",
         description="stamped: every point has its exact time (clocks must agree); "

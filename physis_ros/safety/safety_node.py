@@ -3,7 +3,8 @@
 In:  `safety/command_in` (model), `safety/teleop_in` (teleoperator, pre-empts), `joint_states`,
      `safety/estop`, `safety/deadman`.
 Out: `joint_trajectory_controller/joint_trajectory` or `forward_position_controller/commands`,
-     `safety_status`, `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
+     `gripper_controller/commands` where `gripper_joint` is set, `safety_status`,
+     `safety/commanded_state`, `safety/heartbeat`, /diagnostics.
 Services: `~/estop`, `~/reset`, `~/enable`, `~/hand_back`.
 
 THIS IS NOT A CERTIFIED SAFETY FUNCTION. It is software on a general computer; it can fail or be
@@ -71,6 +72,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         self._output: SafetyOutput | None = None
         self._controller: ControllerClient | None = None
         self._operator_services: SafetyServices | None = None
+        self._arm_joints: tuple[str, ...] = ()
         self._said_no_velocity = False
         self._disagree: tuple[bytes, ...] = ()
         self._logged = ""
@@ -87,9 +89,11 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         p = self.params
         limits = limits_for(self)
         tool = p.tool_limits(limits.names, published_description(self) if p.tool_link else "")
+        self._arm_joints = tuple(name for name in limits.names if name != p.gripper_joint)
         output = SafetyOutput(
             self,
             limits.names,
+            gripper=_number_of(p.gripper_joint, limits.names),
             positions=p.output == "position",
             stamped=p.forward_start == "stamped",
             simulated=self._simulated,
@@ -283,7 +287,7 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         guard.surroundings(
             problems(
                 controller.poll(),
-                guard.filter.limits.names,
+                self._arm_joints,
                 positions=self.params.output == "position",
             )
         )
@@ -326,6 +330,8 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         state = self._guard.commanded()
         if state is not None:
             self._output.commanded(state)
+            if self._guard.filter.moves_robot:
+                self._output.gripper(state[0])
 
     def _status(self) -> StatusSnapshot | None:
         guard = self._guard
@@ -351,6 +357,16 @@ class SafetyNode(PhysisNode[SafetyParameters]):
             raise UserError(
                 "joint_state_timeout_s", new.joint_state_timeout_s, "below one period of rate_hz"
             )
+
+
+def _number_of(gripper_joint: str, names: Sequence[str]) -> int | None:
+    if not gripper_joint:
+        return None
+    if gripper_joint not in names:
+        raise UserError("gripper_joint", gripper_joint, f"is none of {', '.join(names)}")
+    if len(names) == 1:
+        raise UserError("gripper_joint", gripper_joint, "leaves no joint for the arm")
+    return names.index(gripper_joint)
 
 
 if __name__ == "__main__":

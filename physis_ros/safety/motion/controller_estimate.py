@@ -225,8 +225,9 @@ class ControllerEstimate:
         self._forget_arrivals()
         return True
 
-    def compare_rest(self, measured: Floats, now_s: float) -> bool:
+    def compare_rest(self, measured: Floats, now_s: float, *, slack: float | Floats = 0.0) -> bool:
         """Compare the possible motions with a robot that stands still at `measured` [joints].
+        `slack` [joints]: so far beside a motion a joint may stand (a gripper that holds something).
 
         Where all of them have gone away from it for `_CONTRADICTED_S`, one more is possible: the
         controller holds `measured`, because it was started anew and lost what was sent. True when
@@ -239,12 +240,13 @@ class ControllerEstimate:
         self._look_s = now_s + _LOOK_STILL_S
         if self._motion is not None:
             # The nominal motion is among the possible ones: beside it is the least that is needed.
-            away = float(np.abs(self._motion.state(now_s)[0] - measured).max())
+            away = float((np.abs(self._motion.state(now_s)[0] - measured) - slack).max())
             if away <= _STANDS_BESIDE:
                 self._still, self._beside_since_s = 0.0, None
                 return False
         at = arrivals(self._possible, np.array([now_s])).positions
-        beside = float(np.maximum(at.min(axis=0) - measured, measured - at.max(axis=0)).max())
+        apart = np.maximum(at.min(axis=0) - measured, measured - at.max(axis=0))
+        beside = float((apart - slack).max())
         if self._still is None:
             self._still = beside
         if beside <= max(self._still, 0.0) + _STANDS_BESIDE:

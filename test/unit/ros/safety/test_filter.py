@@ -209,6 +209,31 @@ def test_a_joint_may_have_a_tracking_tolerance_of_its_own():
     assert f"tracking: {NAMES[1]}" in tick.finding.reason
 
 
+def test_a_gripper_that_holds_something_goes_on_pressing():
+    """Joint 2 stands at 0.02 and is commanded to 0.0; the arm moves, and rests."""
+    limits = replace(LIMITS, tracking=(None, None, 0.1), rest=(None, None, 0.1))
+    robot = Robot(limits=limits)
+
+    def run(seconds):
+        for _ in range(round(seconds / TICK_S)):
+            state = robot.controller.update(robot.now_s, robot.measured()).state.position
+            robot.path.append(state.copy())
+            seen = [state[0], state[1], max(state[2], 0.02)]
+            robot.filter.joints.see(NAMES, seen, [], robot.now_s)
+            tick = robot.filter.tick(robot.now)
+            robot.play(tick.forward)
+            robot.now_s += TICK_S
+        return tick
+
+    for place in (0.05, 0.1):
+        assert robot.command([0.5], [[place, 0.0, 0.0]], [[0.0] * 3]).forward is not None
+        run(2.0)
+        commanded, _ = robot.filter.commanded(robot.now)
+        assert commanded[2] == pytest.approx(0.0, abs=1e-9)
+        assert commanded[0] == pytest.approx(place, abs=2e-3)
+        assert robot.filter.enabled
+
+
 def test_a_robot_that_does_not_move_disarms():
     robot, tick = _obeys_badly(0.0)
     assert not robot.filter.enabled
