@@ -49,6 +49,7 @@ from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.description_topic import limits_for, published_description
+from physis_ros.robot.joint_readings import with_prefix
 from physis_ros.robot.trajectory_messages import from_trajectory
 from physis_ros.safety.controller_client import ControllerClient
 from physis_ros.safety.filter import SafetyFilter
@@ -89,11 +90,12 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         p = self.params
         limits = limits_for(self)
         tool = p.tool_limits(limits.names, published_description(self) if p.tool_link else "")
-        self._arm_joints = tuple(name for name in limits.names if name != p.gripper_joint)
+        gripper = with_prefix(p.gripper_joint, p.joint_prefix) if p.gripper_joint else ""
+        self._arm_joints = tuple(name for name in limits.names if name != gripper)
         output = SafetyOutput(
             self,
             limits.names,
-            gripper=_number_of(p.gripper_joint, limits.names),
+            gripper=_number_of(gripper, limits.names),
             positions=p.output == "position",
             stamped=p.forward_start == "stamped",
             simulated=self._simulated,

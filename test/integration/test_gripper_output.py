@@ -38,7 +38,7 @@ def test_the_gripper_has_its_own_topic_and_goes_on_pressing(ros: Any, tmp_path: 
     states = ros.publisher(JOINT_STATES)
     commands = ros.publisher(SAFETY_COMMAND_IN)
     # The fingers hold something and go no further; the arm rests.
-    seen = JointState(name=["a", "b", "finger"], position=[0.0, 0.0, HELD_M])
+    seen = JointState(name=["left_a", "left_b", "left_finger"], position=[0.0, 0.0, HELD_M])
 
     def say() -> None:
         seen.header.stamp = ros.node.get_clock().now().to_msg()
@@ -46,7 +46,7 @@ def test_the_gripper_has_its_own_topic_and_goes_on_pressing(ros: Any, tmp_path: 
 
     ros.every(0.01, say)
     command = JointTrajectory(
-        joint_names=["a", "b", "finger"],
+        joint_names=["left_a", "left_b", "left_finger"],
         points=[
             JointTrajectoryPoint(
                 positions=[0.0, 0.0, 0.0],
@@ -58,6 +58,8 @@ def test_the_gripper_has_its_own_topic_and_goes_on_pressing(ros: Any, tmp_path: 
     ros.start(
         "safety_node",
         f"robot_file:={robot}",
+        # The robot's driver puts a prefix in front of its joints; its files do not.
+        "joint_prefix:=left_",
         "gripper_joint:=finger",
         "enabled_at_start:=true",
     )
@@ -73,7 +75,7 @@ def test_the_gripper_has_its_own_topic_and_goes_on_pressing(ros: Any, tmp_path: 
     closing = np.array([message.data[0] for message in to_fingers])
     assert np.all(np.diff(closing) <= 1e-9)
     assert np.any((closing > 0.0) & (closing < HELD_M)), "it closes by degrees"
-    assert {tuple(message.joint_names) for message in to_arm} == {("a", "b")}
+    assert {tuple(message.joint_names) for message in to_arm} == {("left_a", "left_b")}
     # Held for longer than it takes to look where a resting robot is.
     count = len(to_fingers)
     ros.wait(lambda: len(to_fingers) > count + 60, "more positions")
