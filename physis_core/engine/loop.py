@@ -58,7 +58,7 @@ T = TypeVar("T")
 _WATCH_PERIOD_S = 0.25
 """How often the workers' queues are looked at."""
 _WATCH_LIMIT_S = 1.0
-"""The queues are judged by those that have answered by then."""
+"""Queues that a worker has not told by then are not judged."""
 _LONGEST_SLEEP_S = 0.02
 """The loop turns at least this often, so that its beat shows that it lives."""
 _CHUNKS_REMEMBERED = 8192
@@ -340,6 +340,10 @@ class EngineLoop:
         for stream in self.streams.all():
             dropped += stream.entry.dropped_for_credit
             stream.entry.dropped_for_credit = 0
+        if not all(isinstance(message, Stats) for message in answers.values()):
+            # A worker that does not answer has stopped. That is no overload: what could not enter
+            # meanwhile says nothing about how fast the devices are.
+            return
         before = self.overload.state.level
         lengths = [queues.get(i, 0) for i in range(len(self._deployment.devices))]
         state = self.overload.observe(self._clock.now_s(), lengths, dropped)
