@@ -1,17 +1,20 @@
 """`physis bench start`: how long a person waits after `physis up wam`, and for what.
 
-All nodes of the stack start at once, with the simulated arm, as `physis up wam` starts them. Each
-node says how long its process took for the imports, for making the node (rclpy and DDS) and for
-configuring (model, warm-up, threads). Then observations, a chunk and its plan pass through, and
-safety_node says that the first trajectory is on its way to the robot.
+The command runs as a person runs it, with the simulated arm, and its output is read. It starts all
+nodes at once. Each says how long its process took for the imports, for making the node (rclpy and
+DDS) and for configuring (model, workers, warm-up, camera). Then an observation, a chunk and its
+plan pass through, and safety_node says that the first trajectory is on its way to the robot.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,40 +28,48 @@ from physis_lab.session.session import loopback_environment
 from physis_ros.cli.up_progress import FIRST_TRAJECTORY
 from physis_ros.node.domain import choose
 from physis_ros.node.process import STARTED
-from physis_ros.node.share import share_directory
-from physis_ros.stack.description import load_stack
-from physis_ros.stack.options import Options
-from physis_ros.stack.resolution import resolve
-from physis_ros.stack.supervisor import Event, Supervisor
 from physis_ros.stack.transport import remove_abandoned
 
 AIM_S = 8.0
 LIMIT_S = 120.0
 PARTS = ("imports", "node", "configure")
-_LINE = re.compile(
+_STARTED = re.compile(
     rf"{STARTED} (?P<all>[\d.]+) s: imports (?P<imports>[\d.]+), node (?P<node>[\d.]+), "
     r"configure (?P<configure>[\d.]+)"
 )
+_BEGINS = re.compile(r"physis up wam: (?P<names>[^()]+) \(Ctrl-C")
 
 
 @dataclass(slots=True)
 class StartTimes:
-    """Seconds of one start. `nodes`: by node, the parts of its own start and `all`. Since the
-    start of all, `active_s`: the last node was ready; `first_s`: the first trajectory left."""
+    """Seconds of one start. `names`: the nodes that were started, `begun_s` after the command.
+    `nodes`: by node, the parts of its own start and `all`. `active_s`: the last node was ready;
+    `first_s`: the first trajectory left; both since the command."""
 
+    names: tuple[str, ...] = ()
+    begun_s: float = 0.0
     nodes: dict[str, dict[str, float]] = field(default_factory=dict)
     active_s: float = 0.0
     first_s: float = 0.0
 
-    def take(self, event: Event, since_s: float) -> None:
-        """A line of a node, `since_s` after the start."""
-        found = _LINE.search(event.text)
+    @property
+    def complete(self) -> bool:
+        return bool(self.first_s) and bool(self.names) and set(self.nodes) == set(self.names)
+
+    def take(self, line: str, since_s: float) -> None:
+        """A line of `physis up`, `since_s` after the command."""
+        begins = _BEGINS.match(line)
+        if begins:
+            self.names = tuple(begins["names"].split(", "))
+            self.begun_s = since_s
+            return
+        name, _, text = line.partition("|")
+        found = _STARTED.search(text)
         if found:
-            self.nodes[event.process] = {
-                part: float(text) for part, text in found.groupdict().items()
-            }
+            parts = found.groupdict().items()
+            self.nodes[name.strip()] = {part: float(value) for part, value in parts}
             self.active_s = since_s
-        elif FIRST_TRAJECTORY in event.text:
+        elif FIRST_TRAJECTORY in text and not self.first_s:
             self.first_s = since_s
 
 
@@ -83,31 +94,38 @@ def start_once() -> StartTimes:
     """Start the stack and stop it after its first trajectory.
 
     Raises:
-        RuntimeError: a node ended, or no trajectory within LIMIT_S.
+        RuntimeError: it ended, or there is no trajectory within LIMIT_S.
     """
     remove_abandoned()
-    share = share_directory()
-    runs = resolve(load_stack("wam", share), Options(), share)
     times = StartTimes()
     lines: list[str] = []
     begun_s = time.monotonic()
-    with Supervisor(
-        [run.process() for run in runs], environment=loopback_environment(choose())
-    ) as supervisor:
-        while not times.first_s:
-            for event in supervisor.poll(timeout_s=0.02):
-                lines.append(f"{event.process}: {event.text}")
-                times.take(event, time.monotonic() - begun_s)
-            waited_s = time.monotonic() - begun_s
-            if supervisor.failure is not None or waited_s > LIMIT_S:
-                reason = supervisor.failure or f"no trajectory within {LIMIT_S:g} s"
-                raise RuntimeError("\n".join([reason, *lines[-20:]]))
-    return times
+    process = subprocess.Popen(
+        [sys.executable, "-m", "physis_ros.cli.main", "up", "wam", "--duration-s", str(LIMIT_S)],
+        env={**loopback_environment(choose()), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            times.take(line, time.monotonic() - begun_s)
+            if times.complete:
+                return times
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT_S)
+    raise RuntimeError(
+        "\n".join([f"no trajectory of all nodes within {LIMIT_S:g} s", *lines[-20:]])
+    )
 
 
 def figures_of(starts: Sequence[StartTimes]) -> dict[str, Figure]:
     return {
         "start.first_trajectory_s": repeated([one.first_s for one in starts], "s", aim=AIM_S),
+        "start.command_s": repeated([one.begun_s for one in starts], "s"),
         "start.all_active_s": repeated([one.active_s for one in starts], "s"),
         "start.after_active_s": repeated([one.first_s - one.active_s for one in starts], "s"),
         **{
@@ -136,8 +154,7 @@ def _names(starts: Iterable[StartTimes]) -> list[str]:
 
 
 def _values(starts: Iterable[StartTimes], name: str, part: str) -> list[float]:
-    nodes: list[Mapping[str, float]] = [one.nodes[name] for one in starts if name in one.nodes]
-    return [node[part] for node in nodes]
+    return [one.nodes[name][part] for one in starts]
 
 
 def _median(values: Sequence[float]) -> float:

@@ -4,23 +4,24 @@ import pytest
 
 from physis_lab.bench.robot.start import StartTimes, figures_of
 from physis_ros.node import startup
-from physis_ros.stack.supervisor import Event
 
-LINE = "[INFO] [safety_node]: started in 2.10 s: imports 1.30, node 0.20, configure 0.60"
-FIRST = "[INFO] [safety_node]: first trajectory to the robot"
-
-
-def line(process: str, text: str) -> Event:
-    return Event(kind="line", process=process, text=text)
+BEGINS = "physis up wam: engine_node, safety_node (Ctrl-C stops all)"
+LINE = (
+    "safety_node | [INFO] [safety_node]: started in 2.10 s: imports 1.30, node 0.20, configure 0.60"
+)
+FIRST = "safety_node | [INFO] [safety_node]: first trajectory to the robot"
 
 
-def test_the_parts_of_a_start_are_read_from_the_nodes_own_lines() -> None:
+def test_the_parts_of_a_start_are_read_from_the_commands_output() -> None:
     times = StartTimes()
-    times.take(line("safety_node", LINE), 2.2)
-    times.take(line("engine_node", LINE.replace("2.10", "4.00")), 4.1)
-    times.take(line("engine_node", "something else"), 4.5)
-    assert times.first_s == 0.0
-    times.take(line("safety_node", FIRST), 5.0)
+    times.take(BEGINS, 0.5)
+    assert times.names == ("engine_node", "safety_node")
+    times.take(LINE, 2.2)
+    times.take(FIRST, 5.0)
+    assert not times.complete, "a node has not said that it is ready"
+    times.take(LINE.replace("safety_node", "engine_node").replace("2.10", "4.00"), 5.1)
+    times.take("engine_node | something else", 5.5)
+    assert times.complete
     assert times.nodes["safety_node"] == {
         "all": 2.1,
         "imports": 1.3,
@@ -29,7 +30,7 @@ def test_the_parts_of_a_start_are_read_from_the_nodes_own_lines() -> None:
     }
     figures = figures_of([times, times])
     assert figures["start.first_trajectory_s"].value == 5.0
-    assert figures["start.after_active_s"].value == pytest.approx(0.9)
+    assert figures["start.command_s"].value == 0.5
     assert figures["start.engine_node_s"].value == 4.0
 
 
