@@ -33,6 +33,10 @@ def never() -> bool:
 
 
 class Cluster(Protocol):
+    def prepare(self) -> None:
+        """Begin what a start can do before anything is known of the model. Does not wait."""
+        ...
+
     def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
         """Start all workers and wait for their `Ready`, in the order of workers.
 
@@ -95,6 +99,9 @@ class ThreadCluster:
         self._build = build
         self._loop: Loop | None = None
         self._thread: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """Nothing: the worker needs what this process imports itself."""
 
     def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
         self._loop, ready = self._build(self._deployment, lambda message: self._on_news(0, message))

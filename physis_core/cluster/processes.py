@@ -1,17 +1,15 @@
 """Worker processes: children of this one, or started elsewhere (`Deployment.workers_from`).
 
-Threads: one accepts connections, one starts the children, one reads each connection, and one waits
-for each child that was started anew. Where one of them fails, the engine hears of it: of a lost
-worker, or that the cluster has failed.
+Threads: one accepts connections, one starts the children (`Spawner`), one reads each connection,
+and one waits for each child that was started anew. Where one of them fails, the engine hears of it:
+of a lost worker, or that the cluster has failed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -19,9 +17,9 @@ import threading
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
+from typing import TYPE_CHECKING
 
 from msgspec import structs
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from physis_core.cluster.clock_sync import set_clock
 from physis_core.cluster.launcher import GivenUp, OnNews, never
@@ -38,14 +36,15 @@ from physis_core.cluster.messages import (
     WorkerDied,
 )
 from physis_core.cluster.orders import SHARED_AT, Orders, Shared, shared_key
+from physis_core.cluster.spawner import Process, Spawner
 from physis_core.cluster.store import listening_store
 from physis_core.cluster.threads import Wake, described, start_thread
 from physis_core.cluster.transport import BadMessageError, Channel, engine_decoder
 from physis_core.deployment.deployment import Deployment
 from physis_core.types import UserError
 
-_WORKER = "physis_core.worker.process"
-"""The module that a worker process runs."""
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 class ProcessCluster:
@@ -61,7 +60,8 @@ class ProcessCluster:
         self._key = secrets.token_bytes(32) if self._spawn else shared_key(os.environ)
         self._store: TCPStore | None = None
         self._listener: Listener | None = None
-        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._spawner = Spawner(deployment.workers, deployment.threads, self._fail)
+        self._processes: dict[int, Process] = {}
         self._channels: dict[int, Channel[ToEngine]] = {}
         self._readers: list[threading.Thread] = []
         self._called: dict[int, int] = {}
@@ -74,10 +74,12 @@ class ProcessCluster:
         self._changed = Wake()
         self._lock = threading.Lock()
         self._closing = False
-        self._starts: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        """(worker, incarnation) for the thread that starts workers; None ends it."""
-        self._starting = threading.Lock()
         self._listening = False
+        self._running = False
+
+    def prepare(self) -> None:
+        if self._spawn:
+            self._spawner.prepare()
 
     def start(self, timeout_s: float, given_up: GivenUp = never) -> list[Ready]:
         try:
@@ -85,6 +87,10 @@ class ProcessCluster:
         except BaseException:
             self.close()
             raise
+        with self._lock:
+            if self._failed:
+                raise RuntimeError(self._failed)
+            self._running = True
         return [self._ready[worker] for worker in range(self._deployment.workers)]
 
     def _start(self, timeout_s: float, given_up: GivenUp) -> None:
@@ -97,11 +103,8 @@ class ProcessCluster:
         start_thread("physis-accept", self._accept, self._fail)
         self._listening = True
         if self._spawn:
-            spawned = threading.Event()
-            start_thread(
-                "physis-parent", lambda: self._spawn_all(control_port, spawned), self._fail
-            )
-            spawned.wait()
+            for worker in range(self._deployment.workers):
+                self._spawn_worker(worker, 0)
         ends_s = time.monotonic() + timeout_s
         while True:
             with self._lock:
@@ -110,7 +113,7 @@ class ProcessCluster:
                 raise UserError(fatal.field, fatal.value, fatal.reason)
             if self._failed:
                 raise RuntimeError(self._failed)
-            for worker, process in self._processes.items():
+            for worker, process in list(self._processes.items()):
                 if process.poll() is not None and worker not in self._ready:
                     dead[worker] = f"exit code {process.returncode}"
             if dead:
@@ -129,9 +132,10 @@ class ProcessCluster:
 
     def _fail(self, reason: str) -> None:
         """A thread that all workers depend on has ended by an error."""
-        self._failed = reason
+        with self._lock:
+            self._failed = reason
         self._changed.ring()
-        if not self._closing:
+        if self._running and not self._closing:
             self._on_news(-1, ClusterFailed(reason=reason))
 
     def _died(self, worker: int, incarnation: int, reason: str) -> None:
@@ -151,44 +155,6 @@ class ProcessCluster:
         """Whether workers from elsewhere may come."""
         return self._listening
 
-    def _spawn_all(self, control_port: int, spawned: threading.Event) -> None:
-        """Start the workers, and live as long as they: the kernel takes the end of the thread that
-        started a process for the end of its parent, and they end with their parent.
-        """
-        # Ctrl-C reaches the whole group of the terminal, but when workers end is for the front to
-        # say. They inherit this mask, from the very first line that they run.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for worker in range(self._deployment.workers):
-                self._spawn_worker(worker, control_port, 0)
-        finally:
-            spawned.set()
-        while True:
-            order = self._starts.get()
-            if order is None:
-                return
-            worker, incarnation = order
-            try:
-                with self._starting:
-                    if not self._closing:
-                        self._spawn_anew(worker, incarnation, control_port)
-            except OSError as error:
-                # This thread must live on: its end would be the end of all workers.
-                self._died(worker, incarnation, f"was not started: {error}")
-
-    def _spawn_anew(self, worker: int, incarnation: int, control_port: int) -> None:
-        old = self._processes[worker]
-        if old.poll() is None:
-            # Its connection broke and it lives on: nobody may work under its number any more.
-            old.kill()
-            old.wait()
-        self._spawn_worker(worker, control_port, incarnation)
-        start_thread(
-            "physis-watch",
-            lambda: self._watch(worker, incarnation),
-            lambda reason: self._died(worker, incarnation, reason),
-        )
-
     def _watch(self, worker: int, incarnation: int) -> None:
         """Tell of a worker that ended before it called. Of all others their connection tells."""
         code = self._processes[worker].wait()
@@ -197,38 +163,50 @@ class ProcessCluster:
 
     def respawn(self, worker: int, incarnation: int) -> None:
         assert self._spawn, "workers from elsewhere are started there"
-        self._starts.put((worker, incarnation))
+        # Where its connection broke and it lives on: nobody may work under its number any more.
+        self._spawn_worker(worker, incarnation, instead_of=self._processes[worker])
 
     def kill(self, worker: int) -> None:
         process = self._processes.get(worker)
         if process is not None:
             process.kill()
 
-    def _spawn_worker(self, worker: int, control_port: int, incarnation: int) -> None:
-        assert self._store is not None
+    def _spawn_worker(
+        self, worker: int, incarnation: int, instead_of: Process | None = None
+    ) -> None:
+        """Does not wait. A first start that fails ends the start of the cluster; a later one that
+        fails is the worker's death.
+        """
+        assert self._store is not None and self._listener is not None
         orders = Orders(
             deployment_json=self._deployment.to_json(),
             worker=worker,
             store_host=self._host,
             store_port=self._store.port,
             control_host=self._host,
-            control_port=control_port,
+            control_port=self._listener.address[1],
             key=self._key,
             link_host=self._host,
             incarnation=incarnation,
         )
-        threads = str(self._deployment.threads)
-        process = subprocess.Popen(
-            [sys.executable, "-m", _WORKER],
-            stdin=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
-        )
-        self._processes[worker] = process
-        assert process.stdin is not None
-        # A pipe, not the command line: the key must not stand in the process table.
-        process.stdin.write(orders.to_json() + "\n")
-        process.stdin.close()
+
+        def started(process: Process | OSError) -> None:
+            if isinstance(process, OSError):
+                reason = f"was not started: {process}"
+                if incarnation == 0:
+                    self._fail(f"worker {worker} {reason}")
+                else:
+                    self._died(worker, incarnation, reason)
+                return
+            self._processes[worker] = process
+            if incarnation > 0:
+                start_thread(
+                    "physis-watch",
+                    lambda: self._watch(worker, incarnation),
+                    lambda reason: self._died(worker, incarnation, reason),
+                )
+
+        self._spawner.start(orders, started, instead_of)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -337,15 +315,15 @@ class ProcessCluster:
             return tuple(sorted(self._up))
 
     def pids(self) -> dict[int, int]:
-        return {worker: process.pid for worker, process in self._processes.items()}
+        return {worker: process.pid for worker, process in list(self._processes.items())}
 
     def close(self) -> None:
         if self._closing:
             return
         for worker in list(self._channels):
             self.send(worker, Stop())
-        with self._starting:
-            self._closing = True
+        self._closing = True
+        self._spawner.end_starts()
         for worker, process in self._processes.items():
             if worker not in self._channels:
                 # It has not called yet, and so hears no order to stop.
@@ -355,7 +333,7 @@ class ProcessCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._starts.put(None)
+        self._spawner.close()
         for reader in self._readers:
             reader.join(timeout=2.0)
         for channel in self._channels.values():

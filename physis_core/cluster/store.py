@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from typing import TYPE_CHECKING
 
 from physis_core.types import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 def listening_store(host: str, port: int, field: str = "port") -> TCPStore:
@@ -16,6 +18,9 @@ def listening_store(host: str, port: int, field: str = "port") -> TCPStore:
     Raises:
         UserError: nobody can listen there; it names `field`.
     """
+    # Here, so that the workers have begun to import torch before their engine does.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=64)

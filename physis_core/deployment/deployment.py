@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from physis_core.decoding import decode
-from physis_core.model.loading import load_spec
-from physis_core.model.registry import ModelRef
+from physis_core.model.registry import ModelRef, describe
 from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.partition import Partition, make_partition
 from physis_core.types import StageGraph, UserError
@@ -214,7 +213,7 @@ def simple_deployment(
     `options` are further fields of `Deployment`. There are fewer ranks, and fewer workers, than
     requested where the partition has no more.
     """
-    graph = load_spec(model).graph
+    graph = describe(model).graph
     cut = make_partition(partition, graph, devices, block_costs)
     if workers < 0:
         raise UserError("workers", workers, "must not be below 0")

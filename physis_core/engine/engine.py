@@ -28,9 +28,11 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from physis_core.clock import Clock, SteadyClock
 from physis_core.cluster.host_clock import HostClock
@@ -46,14 +48,14 @@ from physis_core.engine.observations import checked_observation
 from physis_core.engine.stream import StreamAdmission, StreamConfig, StreamHandle
 from physis_core.engine.stream_state import LIVE
 from physis_core.engine.way_back import RecoveryRecord
-from physis_core.model.loading import load_spec
-from physis_core.model.protocol import ModelSpec
-from physis_core.observe.trace import RunTrace
+from physis_core.model.registry import family
+from physis_core.observe.recorder import TASK_DTYPE
+from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
 from physis_core.types import FinishedChunk, Observation, Refused, UserError
-from physis_core.worker.links.link import check_link
-from physis_core.worker.loop import WorkerLoop
-from physis_core.worker.process import build_loop
-from physis_core.worker.report import gathered_trace
+
+if TYPE_CHECKING:
+    from physis_core.model.protocol import ModelSpec
+    from physis_core.worker.loop import WorkerLoop
 
 __all__ = ["Engine", "EngineEvent", "EngineFailedError", "EngineStatus"]
 
@@ -65,6 +67,8 @@ _TURN_S = 30.0
 def _build_loop(
     deployment: Deployment, reply: Callable[[ToEngine], object]
 ) -> tuple[WorkerLoop, Ready]:
+    from physis_core.worker.process import build_loop
+
     return build_loop(deployment, 0, reply, reply, HostClock())
 
 
@@ -95,7 +99,14 @@ class Engine:
         make: Callable[[Deployment, OnNews], Cluster] = make_cluster,
     ) -> None:
         self.deployment = deployment
-        self.spec: ModelSpec = load_spec(deployment.model)
+        cluster = make(deployment, lambda worker, news: self._loop.hear(worker, news))
+        # Worker processes import torch while this one does.
+        cluster.prepare()
+        try:
+            self.spec: ModelSpec = family(deployment.model.family).read_spec(deployment.model)
+        except BaseException:
+            cluster.close()
+            raise
         self.warmup_s = math.nan
         self.measured_costs: dict[int, dict[int, float]] = {}
         """Seconds by block and batch size, as the workers measured them at start."""
@@ -103,7 +114,7 @@ class Engine:
         self._loop = EngineLoop(
             deployment,
             self.spec,
-            make=make,
+            cluster=cluster,
             clock=clock if clock is not None else SteadyClock(),
             costs=self.measured_costs,
             admission=admission,
@@ -123,6 +134,8 @@ class Engine:
         assert self._thread is None, "an engine starts once"
         if self.deployment.remote_edges():
             # Here, too: no need to start processes to learn that they cannot speak.
+            from physis_core.worker.links.link import check_link
+
             check_link(self.deployment.link)
         ready = self._loop.cluster.start(timeout_s, given_up)
         self.warmup_s = max(message.warmup_s for message in ready)
@@ -273,7 +286,7 @@ class Engine:
         Rings bound it: the newest 65,536 tasks of a worker and 8,192 chunks of the engine.
         """
         answers = self.worker_stats(timeout_s)
-        return gathered_trace(answers, self._read(self._loop.take_delivered))
+        return _gathered_trace(answers, self._read(self._loop.take_delivered))
 
     # -- asking the loop --------------------------------------------------------------------------
 
@@ -324,3 +337,22 @@ class Engine:
 
 def _ignore(_: EngineEvent) -> None:
     """Nobody listens."""
+
+
+def _gathered_trace(
+    answers: Mapping[int, Stats], delivered: Sequence[tuple[int, FinishedChunk]]
+) -> RunTrace:
+    """All workers' full reports, and (stream handle, chunk) as they were delivered."""
+    return RunTrace(
+        tasks=merge_tasks(
+            [np.asarray(stats.records["tasks"]).view(TASK_DTYPE) for stats in answers.values()]
+        ),
+        chunks=chunk_rows(delivered),
+        edges=tuple(edge for stats in answers.values() for edge in stats.edges),
+        devices=tuple(
+            {**counters, "worker": worker}
+            for worker, stats in answers.items()
+            for counters in stats.devices
+        ),
+        records_lost=sum(stats.records_lost for stats in answers.values()),
+    )

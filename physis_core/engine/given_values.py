@@ -6,11 +6,11 @@ else is refused with its field, so that nothing reaches the engine's loop that n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from physis_core.types import UserError
 
@@ -64,7 +64,9 @@ def _sendable(path: str, value: object) -> Any:
         return value
     if isinstance(value, float):
         return value
-    if isinstance(value, torch.Tensor):
+    # Whoever gives a tensor has imported torch; the engine's own process may do without.
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
         on_host = value.detach().cpu()
         # numpy has no bfloat16; every bfloat16 is a float32.
         value = (on_host.float() if on_host.dtype is torch.bfloat16 else on_host).numpy()

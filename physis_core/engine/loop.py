@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from physis_core.clock import Clock
 from physis_core.cluster.launcher import Cluster
@@ -49,9 +49,11 @@ from physis_core.engine.stream import StreamAdmission
 from physis_core.engine.stream_state import CLOSED, FAILED, Stream
 from physis_core.engine.streams import Streams
 from physis_core.engine.way_back import SnapshotShelf
-from physis_core.model.protocol import ModelSpec
 from physis_core.pipeline.overload import OverloadDetector
 from physis_core.types import Array, FinishedChunk, ObservationStamp
+
+if TYPE_CHECKING:
+    from physis_core.model.protocol import ModelSpec
 
 T = TypeVar("T")
 
@@ -136,7 +138,7 @@ class EngineLoop:
         deployment: Deployment,
         spec: ModelSpec,
         *,
-        make: Callable[[Deployment, Callable[[int, News], None]], Cluster],
+        cluster: Cluster,
         clock: Clock,
         costs: Mapping[int, Mapping[int, float]],
         admission: StreamAdmission | None,
@@ -146,7 +148,7 @@ class EngineLoop:
         self.beat = 0
         self.failure = ""
         self.overload = OverloadDetector()
-        self.cluster = make(deployment, self.hear)
+        self.cluster = cluster
         self.workers = WorkerGroup(self.cluster, clock, self._cluster_failed)
         self._deployment = deployment
         self._spec = spec

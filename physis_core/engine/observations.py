@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from physis_core.engine.chunk_flow import Seen
-from physis_core.model.protocol import ModelSpec
 from physis_core.types import Array, Observation, ObservationStamp, Refused
+
+if TYPE_CHECKING:
+    from physis_core.model.protocol import ModelSpec
 
 
 def checked_observation(

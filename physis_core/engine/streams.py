@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from physis_core.cluster.messages import (
     CloseStream,
@@ -24,11 +24,13 @@ from physis_core.engine.routes import RouteHealth, room
 from physis_core.engine.stream import StreamAdmission, StreamConfig, StreamHandle
 from physis_core.engine.stream_state import CLOSED, DRAINING, FAILED, LIVE, OPEN, Stream
 from physis_core.engine.way_back import PastChunks, SnapshotShelf
-from physis_core.model.protocol import ModelSpec
 from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.overload import OverloadDetector
 from physis_core.pipeline.ready_task import BACKGROUND_PRIORITY
 from physis_core.types import Refused, StreamState
+
+if TYPE_CHECKING:
+    from physis_core.model.protocol import ModelSpec
 
 _MAX_STREAMS = 1024
 _REMEMBERED = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from physis_core.types import KVMode, UserError
+from physis_core.types import KVMode, StageGraph, UserError
 
 IMAGE = "image"
 """Observation of a policy: uint8 [cameras, height, width, 3], in the order of `cameras`."""
@@ -86,6 +86,10 @@ class ModelDescription:
     commands: CommandInput | None = None
     frames: FrameOutput | None = None
     packages: tuple[str, ...] = ()
+
+    @property
+    def graph(self) -> StageGraph:
+        return StageGraph(steps=self.steps, blocks=self.blocks, kv=self.kv)
 
     @property
     def purpose(self) -> str:

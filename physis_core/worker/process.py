@@ -191,7 +191,11 @@ def main() -> None:
     try:
         if args.front is None:
             die_with_parent()
-            orders = Orders.from_json(sys.stdin.readline())
+            given = sys.stdin.readline()
+            if not given:
+                # The engine ended, or gave its start up, before it had orders.
+                return
+            orders = Orders.from_json(given)
         else:
             orders = _orders_of_torchrun(args.front)
     except UserError as error:

@@ -1,20 +1,14 @@
-"""What a worker reports of itself: its queues, and all that it recorded since it was last asked.
-
-And the record of a run, which the engine makes of all reports.
-"""
+"""What a worker reports of itself: its queues, and all that it recorded since it was last asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 from msgspec import structs
 
 from physis_core.cluster.messages import GetStats, Stats
-from physis_core.observe.recorder import TASK_DTYPE, TaskLog
-from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
+from physis_core.observe.recorder import TaskLog
 from physis_core.pipeline.pipeline import Pipeline
-from physis_core.types import FinishedChunk
 from physis_core.worker.executors import LocalDevice
 from physis_core.worker.links.table import LinkTable
 from physis_core.worker.snapshot_copies import SnapshotCopies
@@ -92,22 +86,3 @@ def _device_counters(
         "activation_bytes": state.most_waiting * device.activation_bytes,
         "workspace_bytes": device.executor.workspace_bytes(device.weight_bytes),
     }
-
-
-def gathered_trace(
-    answers: Mapping[int, Stats], delivered: Sequence[tuple[int, FinishedChunk]]
-) -> RunTrace:
-    """All workers' full reports, and (stream handle, chunk) as they were delivered."""
-    return RunTrace(
-        tasks=merge_tasks(
-            [np.asarray(stats.records["tasks"]).view(TASK_DTYPE) for stats in answers.values()]
-        ),
-        chunks=chunk_rows(delivered),
-        edges=tuple(edge for stats in answers.values() for edge in stats.edges),
-        devices=tuple(
-            {**counters, "worker": worker}
-            for worker, stats in answers.items()
-            for counters in stats.devices
-        ),
-        records_lost=sum(stats.records_lost for stats in answers.values()),
-    )

@@ -19,8 +19,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamConfig, StreamFigures
 from physis_core.model.description import FRAMES
@@ -81,11 +79,14 @@ class WorldNode(PhysisNode[WorldParameters]):
         contract = world_contract(params.model, described)
         check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
         check_rate(contract, params.frame_hz)
-        torch.set_num_threads(1)
-        self._encode = family(model.family).frame_encoder(model)
         deployment = params.deployment(model)
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
+        # After the engine: its workers import torch at the same time.
+        import torch
+
+        torch.set_num_threads(1)
+        self._encode = family(model.family).frame_encoder(model)
         log = self.get_logger()
         start_engine(self._engine, params.start_timeout_s, self.stopping, log.info)
         log.info(

@@ -11,6 +11,7 @@ import torch
 
 from physis_core.cluster.launcher import ThreadCluster
 from physis_core.cluster.processes import ProcessCluster
+from physis_core.cluster.spawner import Spawner
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.engine import Engine, EngineFailedError, make_cluster
 from physis_core.engine.stream import StreamConfig, StreamHandle
@@ -226,9 +227,13 @@ def test_a_worker_refuses_what_it_cannot_read_and_goes_on(watch, two_workers):
         seen.until_chunks("a", 3)
 
 
-@pytest.mark.parametrize("thread", ["_accept", "_spawn_worker"])
-def test_a_thread_that_starts_workers_and_dies_ends_the_start(two_workers, monkeypatch, thread):
-    monkeypatch.setattr(ProcessCluster, thread, broken)
+@pytest.mark.parametrize(
+    ("owner", "inside"), [(ProcessCluster, "_accept"), (Spawner, "_interpreter")]
+)
+def test_a_thread_that_starts_workers_and_dies_ends_the_start(
+    two_workers, monkeypatch, owner, inside
+):
+    monkeypatch.setattr(owner, inside, broken)
     engine = Engine(two_workers, on_chunk=print)
     with pytest.raises(RuntimeError, match="thread physis-.*: OSError: broken on purpose"):
         engine.start(PATIENCE_S)
@@ -249,7 +254,7 @@ def test_a_worker_that_cannot_be_started_anew_is_lost_again(synthetic, watch, mo
         seen.engine.open_stream(StreamConfig(stream_id="a", release="free"))
         monkeypatch.setattr(ProcessCluster, "_watch", broken)
         monkeypatch.setattr(
-            "physis_core.cluster.processes._WORKER", "physis_core.no_such_module_at_all"
+            "physis_core.cluster.spawner.WORKER", "physis_core.no_such_module_at_all"
         )
         seen.engine._loop.cluster.kill(1)
         seen.until(lambda: any(e.kind == "worker_given_up" for e in seen.events))
