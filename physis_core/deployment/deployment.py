@@ -1,8 +1,9 @@
 """What runs where: plain data that the engine writes once and every worker process reads.
 
-A deployment names one model, the devices with the worker process that hosts each, and one or more
-routes. A route is a partition and the device of each of its virtual ranks; a stream keeps its route
-for its whole life.
+A deployment names its models, the devices with the worker process that hosts each, and one or more
+routes. A route is a model, a partition of it and the device of each virtual rank; a stream keeps
+its route for its whole life. Streams of different models share devices, and each batch runs one
+block of one model.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from physis_core.types import StageGraph, UserError
 LinkKind = Literal["gloo", "nccl"]
 WorkersFrom = Literal["spawn", "elsewhere"]
 RecoveryKind = Literal["none", "snapshot", "rebuild"]
+ONLY_MODEL = "model"
+"""The name of a model where there is one and nobody named it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +48,11 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`device_of_rank[r]` is the index of the device that runs virtual rank r."""
+    """`device_of_rank[r]` is the index of the device that runs virtual rank r of `model`."""
 
     partition: Partition
     device_of_rank: tuple[int, ...]
+    model: str = ONLY_MODEL
 
     def __post_init__(self) -> None:
         if len(self.device_of_rank) != self.partition.ranks:
@@ -62,7 +66,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One model, its devices and its routes, and how the workers run.
+    """Models by name, devices and routes, and how the workers run.
+
+    Each block of each model has a number of its own, its key: those of the first model are 0 ..
+    L-1, those of the next one follow.
 
     workers: processes; 0 runs every device in one thread of the engine's own process.
     workers_from: `spawn` starts them here as child processes; `elsewhere` waits for workers that
@@ -73,7 +80,7 @@ class Deployment:
     credits: chunks of one stream that may wait between two neighbouring stages on different
         devices.
     max_batch: most tasks in one batch; 1 keeps outputs equal to the reference bit for bit.
-    costs: seconds by block and batch size, for predictions and for emulated devices; None: measured
+    costs: seconds by key and batch size, for predictions and for emulated devices; None: measured
         at start.
     noise: relative standard deviation of a task's duration on emulated devices, drawn from
         `noise_seed` for each chunk and stage.
@@ -86,7 +93,7 @@ class Deployment:
         other processes are not kept off these cores.
     """
 
-    model: ModelRef
+    models: Mapping[str, ModelRef]
     devices: tuple[DeviceSpec, ...]
     routes: tuple[Route, ...]
     workers: int = 0
@@ -110,6 +117,20 @@ class Deployment:
             raise UserError("devices", self.devices, "needs at least one")
         if not self.routes:
             raise UserError("routes", self.routes, "needs at least one")
+        graphs: dict[str, StageGraph] = {}
+        for number, route in enumerate(self.routes):
+            if route.model not in self.models:
+                known = ", ".join(self.models) or "there is none"
+                raise UserError(f"routes[{number}].model", route.model, f"must be one of {known}")
+            if graphs.setdefault(route.model, route.partition.graph) != route.partition.graph:
+                raise UserError(
+                    f"routes[{number}]",
+                    route.partition.graph,
+                    "its model has another graph",
+                )
+        for name in self.models:
+            if name not in graphs:
+                raise UserError(f"models.{name}", name, "no route runs it")
         for name, kinds in (
             ("link", LinkKind),
             ("workers_from", WorkersFrom),
@@ -148,12 +169,31 @@ class Deployment:
                     raise UserError(
                         "device_of_rank", device, f"there are {len(self.devices)} devices"
                     )
-            if route.partition.graph != self.graph:
-                raise UserError("routes", route.partition.graph, "all routes run one model")
 
-    @property
-    def graph(self) -> StageGraph:
-        return self.routes[0].partition.graph
+    def graph_of(self, route: int) -> StageGraph:
+        return self.routes[route].partition.graph
+
+    def graphs(self) -> dict[str, StageGraph]:
+        """By model."""
+        found = {route.model: route.partition.graph for route in self.routes}
+        return {name: found[name] for name in self.models}
+
+    def first_keys(self) -> dict[str, int]:
+        """By model, the key of its block 0."""
+        keys, first = 0, {}
+        for name, graph in self.graphs().items():
+            first[name] = keys
+            keys += graph.blocks
+        return first
+
+    def keys_of(self, route: int) -> range:
+        """The keys of the blocks of a route's model, in order."""
+        first = self.first_keys()[self.routes[route].model]
+        return range(first, first + self.graph_of(route).blocks)
+
+    def model_number(self, name: str) -> int:
+        """Its place among `models`: short, for what travels with each chunk."""
+        return list(self.models).index(name)
 
     def cost_table(self) -> CostTable | None:
         return None if self.costs is None else CostTable(self.costs)
@@ -161,19 +201,14 @@ class Deployment:
     def devices_of(self, worker: int) -> tuple[int, ...]:
         return tuple(i for i, d in enumerate(self.devices) if d.worker == worker)
 
-    def blocks_of(self, device: int) -> tuple[int, ...]:
-        """Blocks whose weights the device holds, once each."""
-        return tuple(
-            sorted(
-                {
-                    block
-                    for route in self.routes
-                    for rank, d in enumerate(route.device_of_rank)
-                    if d == device
-                    for block in route.partition.blocks_of(rank)
-                }
-            )
-        )
+    def blocks_of(self, device: int) -> dict[str, tuple[int, ...]]:
+        """By model, the blocks whose weights the device holds, once each."""
+        found: dict[str, set[int]] = {}
+        for route in self.routes:
+            for rank, d in enumerate(route.device_of_rank):
+                if d == device:
+                    found.setdefault(route.model, set()).update(route.partition.blocks_of(rank))
+        return {name: tuple(sorted(found[name])) for name in self.models if name in found}
 
     def remote_edges(self) -> tuple[tuple[int, int], ...]:
         """(source device, destination device) pairs of different workers that chunks cross."""
@@ -222,4 +257,6 @@ def simple_deployment(
         DeviceSpec(kind=device_kind, worker=rank * used // cut.ranks) for rank in range(cut.ranks)
     )
     route = Route(partition=cut, device_of_rank=tuple(range(cut.ranks)))
-    return Deployment(model=model, devices=specs, routes=(route,), workers=used, **options)
+    return Deployment(
+        models={ONLY_MODEL: model}, devices=specs, routes=(route,), workers=used, **options
+    )

@@ -103,17 +103,19 @@ class Engine:
         # Worker processes import torch while this one does.
         cluster.prepare()
         try:
-            self.spec: ModelSpec = family(deployment.model.family).read_spec(deployment.model)
+            self.specs: Mapping[str, ModelSpec] = {
+                name: family(ref.family).read_spec(ref) for name, ref in deployment.models.items()
+            }
         except BaseException:
             cluster.close()
             raise
         self.warmup_s = math.nan
         self.measured_costs: dict[int, dict[int, float]] = {}
-        """Seconds by block and batch size, as the workers measured them at start."""
+        """Seconds by key and batch size, as the workers measured them at start."""
         self._admission = admission
         self._loop = EngineLoop(
             deployment,
-            self.spec,
+            self.specs,
             cluster=cluster,
             clock=clock if clock is not None else SteadyClock(),
             costs=self.measured_costs,
@@ -156,6 +158,10 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def spec_of(self, route: int) -> ModelSpec:
+        """Of the model that a route runs."""
+        return self.specs[self.deployment.routes[route].model]
 
     # -- its life ---------------------------------------------------------------------------------
 
@@ -217,7 +223,8 @@ class Engine:
             return Refused(reason=streams.why_none(stream_id))
         if stream.state not in LIVE:
             return Refused(reason=stream.reason or f"the stream is {stream.state.value}")
-        arrays = checked_observation(observation, self.spec, stream.config.check_finite)
+        spec = self.spec_of(stream.config.route)
+        arrays = checked_observation(observation, spec, stream.config.check_finite)
         if isinstance(arrays, Refused):
             return arrays
         self._loop.observe(stream_id, observation.stamp, arrays)

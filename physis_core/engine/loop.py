@@ -136,7 +136,7 @@ class EngineLoop:
     def __init__(
         self,
         deployment: Deployment,
-        spec: ModelSpec,
+        specs: Mapping[str, ModelSpec],
         *,
         cluster: Cluster,
         clock: Clock,
@@ -151,7 +151,6 @@ class EngineLoop:
         self.cluster = cluster
         self.workers = WorkerGroup(self.cluster, clock, self._cluster_failed)
         self._deployment = deployment
-        self._spec = spec
         self._clock = clock
         self._admission = admission
         self._on_chunk = on_chunk
@@ -174,7 +173,7 @@ class EngineLoop:
         self._plan = health.plan
         self.streams = Streams(
             deployment,
-            spec,
+            specs,
             health=health,
             workers=self.workers,
             mailbox=self._mailbox,
@@ -304,7 +303,7 @@ class EngineLoop:
 
     def _refresh(self, stream: Stream, seen: Seen) -> None:
         """Workers where a denoising step begins get the observation for chunks in flight."""
-        graph = self._spec.graph
+        graph = self._deployment.graph_of(stream.config.route)
         route = self._deployment.routes[stream.config.route]
         workers = {
             self._deployment.devices[route.device_of(step * graph.blocks)].worker

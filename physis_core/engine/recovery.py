@@ -207,7 +207,7 @@ class Recovery:
             kept = keeps.kept()
             back.chunks = len(kept)
             back.from_chunk = stream.exit.last_completed if kept else None
-            graph = self._deployment.graph
+            graph = self._deployment.graph_of(stream.config.route)
             begins = {self._worker_of(stream, step * graph.blocks) for step in range(graph.passes)}
             for at, latent in enumerate(kept):
                 past = GivePast(

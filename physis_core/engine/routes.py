@@ -23,7 +23,7 @@ def room(deployment: Deployment, config: StreamConfig) -> int:
     """Chunks that keep the whole route busy: one per run of stages, and one more to hand over."""
     if config.max_in_flight is not None:
         return config.max_in_flight
-    graph = deployment.graph
+    graph = deployment.graph_of(config.route)
     route = deployment.routes[config.route]
     if graph.kv == "clean":
         return 2

@@ -39,7 +39,8 @@ _REMEMBERED = 1024
 
 class Streams:
     """Args:
-    costs: seconds by block and batch size as the workers measured them; filled when they start.
+    specs: by model.
+    costs: seconds by key and batch size as the workers measured them; filled when they start.
     overload: an overloaded engine opens nothing.
     admission: hears of each stream that is no more.
 
@@ -50,7 +51,7 @@ class Streams:
     def __init__(
         self,
         deployment: Deployment,
-        spec: ModelSpec,
+        specs: Mapping[str, ModelSpec],
         *,
         health: RouteHealth,
         workers: WorkerGroup,
@@ -64,7 +65,7 @@ class Streams:
         self.by_handle: dict[int, Stream] = {}
         self.ended: dict[str, str] = {}
         self._deployment = deployment
-        self._spec = spec
+        self._specs = specs
         self._health = health
         self._workers = workers
         self._mailbox = mailbox
@@ -97,8 +98,8 @@ class Streams:
                 config,
                 handle,
                 room(self._deployment, config),
-                self._spec.graph.passes,
-                self._keeps(),
+                self._deployment.graph_of(config.route).passes,
+                self._keeps(config.route),
             )
         except ValueError as error:
             opened.set_result(Refused(reason=str(error)))
@@ -146,21 +147,22 @@ class Streams:
             refresh=config.refresh,
             priority=config.priority - background,
             conditions=stream.conditions.known(),
-            block_s=self._block_s(),
+            block_s=self._block_s(config.route),
         )
 
-    def _block_s(self) -> list[float]:
+    def _block_s(self, route: int) -> list[float]:
         """Seconds of one task of each block, from which workers reckon what is left of a chunk: a
         worker itself has measured its own blocks alone."""
         table = self._deployment.cost_table() or CostTable(self._costs)
-        return [table.predict_s(block, 1) for block in range(self._spec.graph.blocks)]
+        return [table.predict_s(key, 1) for key in self._deployment.keys_of(route)]
 
-    def _keeps(self) -> SnapshotShelf | PastChunks | None:
-        graph, spec = self._spec.graph, self._spec
+    def _keeps(self, route: int) -> SnapshotShelf | PastChunks | None:
+        graph = self._deployment.graph_of(route)
         if self._deployment.recovery == "snapshot":
             stages = range(graph.stages)
             return SnapshotShelf(s for s in stages if graph.writes_kv(graph.stage(s)))
         if self._deployment.recovery == "rebuild":
+            spec = self._specs[self._deployment.routes[route].model]
             return PastChunks(spec.window_chunks, spec.sink_chunks)
         return None
 

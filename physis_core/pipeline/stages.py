@@ -34,14 +34,16 @@ class InFlight(ReadyTask):
     `stream` is the engine's handle of the stream. `stage`, `step`, `block`, `ready_s`,
     `remaining_s` and `slot` change at each hop, the rest belongs to the chunk. `touches` are the
     engine's numbers of the observations that the chunk used, in the order of use. `version` is that
-    of its condition. `sent_s`: when it left the stage before, or the front. A `chunk_id` below 0
-    is a chunk of the past that runs again to rebuild lost KV. `payload`, `observation` and
-    `outputs` belong to the driver; the pipeline does not look at them.
+    of its condition, `model` the number of its stream's model. `sent_s`: when it left the stage
+    before, or the front. A `chunk_id` below 0 is a chunk of the past that runs again to rebuild
+    lost KV. `payload`, `observation` and `outputs` belong to the driver; the pipeline does not look
+    at them.
     """
 
     chunk_id: int
     seed: int = 0
     version: int = 0
+    model: int = 0
     release_s: float = 0.0
     entry_s: float = 0.0
     touches: tuple[int, ...] = ()
@@ -171,12 +173,14 @@ class Layout:
 
     `device_of[s]` for each stage of `graph`. `blocks[l]` names the weights of block l in the costs;
     `block_s[l]` are the predicted seconds of one of its tasks, also where other workers run it.
+    `model` is the number of the stream's model, for the driver.
     """
 
     graph: StageGraph
     device_of: Sequence[int]
     blocks: Sequence[int]
     block_s: Sequence[float]
+    model: int = 0
 
 
 class Stream:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from physis_core.deployment.deployment import Deployment
-from physis_core.deployment.topology import Pool
+from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.admission import Admission
 from physis_core.plan.advice import nearest_at
@@ -25,8 +26,9 @@ from physis_core.types import Refused, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRoute:
-    """A route of the deployment: its partition and the device of each rank."""
+    """A route of the deployment: its model, its partition and the device of each rank."""
 
+    model: str
     partition: Partition
     devices: tuple[int, ...]
 
@@ -49,14 +51,14 @@ class LiveAdmission:
     """Admission of an engine's streams. `admit` takes as long as a decision does and may be called
     from any thread; `leave` only records what the next decision will see.
 
-    `count` and `per_chunk` say what a chunk of this model holds, for the text of a refusal.
+    `profiles`: by model. `count` and `per_chunk` say what a chunk holds, for the text of a refusal.
     `max_response_s`: upper bound of a stream's response.
     Free-running streams have no period to keep: they are admitted, and no time is reserved for
     them.
     """
 
     pool: Pool
-    profile: ModelProfile
+    profiles: Mapping[str, ModelProfile]
     routes: tuple[LiveRoute, ...]
     count: Meaning = "action_chunks"
     per_chunk: float = 1.0
@@ -70,7 +72,7 @@ class LiveAdmission:
     def __post_init__(self) -> None:
         # The advice is this class's own: a longer period on the same route, never other devices.
         policy = replace(self.policy, advise=False)
-        self._admission = Admission(self.pool, {self.profile.name: self.profile}, policy)
+        self._admission = Admission(self.pool, self.profiles, policy)
 
     def admit(self, config: StreamToAdmit) -> Refused | None:
         if config.period_s is None or not 0 <= config.route < len(self.routes):
@@ -105,7 +107,7 @@ class LiveAdmission:
         slo = Slo.of_period(self.count, self.per_chunk, config.period_s)
         return StreamRequest(
             stream_id=config.stream_id,
-            model=self.profile.name,
+            model=self.routes[config.route].model,
             slo=replace(slo, max_response_s=self.max_response_s),
             priority=config.priority,
         )
@@ -123,8 +125,10 @@ class LiveAdmission:
 
 def live_admission(
     deployment: Deployment,
-    profile: ModelProfile,
+    profiles: Mapping[str, ModelProfile],
     *,
+    fast: LinkSpec = INSTANT,
+    slow: LinkSpec = INSTANT,
     memory_bytes: float = math.inf,
     max_response_s: float = math.inf,
     margin: float = 0.15,
@@ -132,19 +136,23 @@ def live_admission(
     """The admission of an engine with this deployment.
 
     One device here is a GPU, an emulated device, or a worker's thread with all its CPU devices,
-    which take turns. `memory_bytes` is the memory of each.
+    which take turns. `memory_bytes` is the memory of each. `profiles`: by model. `fast`, `slow`:
+    links within a host and between hosts.
 
     Raises:
         UserError: the profile is of another model, or a value is out of range.
     """
-    if profile.graph != deployment.graph:
-        graph = deployment.graph
-        raise UserError(
-            "profile",
-            profile.name,
-            f"has {profile.steps} steps x {profile.blocks} blocks with {profile.kv} KV; the model"
-            f" has {graph.steps} x {graph.blocks} with {graph.kv}",
-        )
+    for name, graph in deployment.graphs().items():
+        profile = profiles.get(name)
+        if profile is None:
+            raise UserError("profile", None, f"the model {name} needs one")
+        if profile.graph != graph:
+            raise UserError(
+                "profile",
+                profile.name,
+                f"has {profile.steps} steps x {profile.blocks} blocks with {profile.kv} KV; the"
+                f" model has {graph.steps} x {graph.blocks} with {graph.kv}",
+            )
     if not max_response_s > 0.0:
         raise UserError("max_response_s", max_response_s, "must be positive")
     shared_device: list[int] = []
@@ -155,18 +163,23 @@ def live_admission(
         elif spec.kind == "cpu":
             name = f"worker {spec.worker}"
         else:
-            name = f"worker {spec.worker} {spec.kind}"
+            # Workers that are started elsewhere may be on other hosts, with a cuda:0 each.
+            here = deployment.workers_from == "spawn"
+            name = spec.kind if here else f"worker {spec.worker} {spec.kind}"
         shared_device.append(names.setdefault(name, len(names)))
     return LiveAdmission(
         pool=Pool(
             devices=len(names),
             memory_bytes=memory_bytes,
             devices_per_host=len(names),
+            fast=fast,
+            slow=slow,
             names=tuple(names),
         ),
-        profile=profile,
+        profiles=profiles,
         routes=tuple(
             LiveRoute(
+                model=route.model,
                 partition=route.partition,
                 devices=tuple(shared_device[device] for device in route.device_of_rank),
             )

@@ -32,14 +32,14 @@ class Executor(Protocol):
     """Runs one batch at a time. Times are of the clock of the `now_s` that it is given.
 
     `costs` predict its batches; executors that compute learn from what batches took.
-    `model`: None where nothing is computed.
+    `models`: by name; None where nothing is computed.
     """
 
     @property
     def costs(self) -> Costs: ...
 
     @property
-    def model(self) -> StagedModel | None: ...
+    def models(self) -> Mapping[str, StagedModel] | None: ...
 
     def launch(
         self, device: Device, streams: Mapping[int, StreamTensors], now_s: float
@@ -64,23 +64,27 @@ class Executor(Protocol):
 
 
 class CpuExecutor:
-    """Computes in `launch`."""
+    """Computes in `launch`. `runners`: by model; a batch is of one block of one model."""
 
-    def __init__(self, runner: ModelRunner, costs: CostTable) -> None:
-        self.runner = runner
+    def __init__(
+        self, device: torch.device, runners: Mapping[str, ModelRunner], costs: CostTable
+    ) -> None:
+        self.device = device
+        self.runners = runners
         self.costs = OnlineCosts(costs)
         self._computed = 0
         """Tasks of the batch that did not fail."""
 
     @property
-    def model(self) -> StagedModel:
-        return self.runner.model
+    def models(self) -> Mapping[str, StagedModel]:
+        return {name: runner.model for name, runner in self.runners.items()}
 
     def launch(
         self, device: Device, streams: Mapping[int, StreamTensors], now_s: float
     ) -> Sequence[TaskFailure]:
         device.started_s = now_s
-        failures = self.runner.run(device.running, streams)
+        runner = self.runners[streams[device.running[0].stream].model]
+        failures = runner.run(device.running, streams)
         self._computed = len(device.running) - len(failures)
         return failures
 
@@ -116,7 +120,7 @@ class CudaExecutor(CpuExecutor):
     def _event(self) -> Launched:
         """An event behind all that was launched so far."""
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.runner.device))
+        event.record(torch.cuda.current_stream(self.device))
         launched: Launched = event
         return launched
 
@@ -128,14 +132,14 @@ class CudaExecutor(CpuExecutor):
         return super().ended_s(device, now_s) if self._launched.query() else None
 
     def workspace_bytes(self, weight_bytes: int) -> int | None:
-        peak: int = torch.cuda.max_memory_allocated(self.runner.device)
+        peak: int = torch.cuda.max_memory_allocated(self.device)
         return max(0, peak - weight_bytes)
 
 
 class EmulatedExecutor:
     """Takes the time that a profile says, and computes nothing."""
 
-    model = None
+    models = None
 
     def __init__(self, costs: CostTable, noise: DurationNoise | None) -> None:
         # It takes exactly what the profile says, so there is nothing to learn.

@@ -134,9 +134,9 @@ class WorkerLoop:
         )
         self.links = LinkTable(self._pipeline, devices)
         models = {
-            index: device.executor.model
+            index: device.executor.models
             for index, device in devices.items()
-            if device.executor.model is not None
+            if device.executor.models is not None
         }
         self._streams = WorkerStreams(deployment, self._pipeline, models)
         self._copies: SnapshotCopies | None = None
@@ -317,6 +317,7 @@ class WorkerLoop:
             chunk_id=message.chunk,
             seed=self._streams.tensors[stream.handle].seed,
             version=message.version,
+            model=stream.layout.model,
             release_s=message.release_s,
             entry_s=message.entry_s,
             touches=(message.number,),

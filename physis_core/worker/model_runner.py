@@ -22,7 +22,7 @@ class ModelRunner:
         self.device = device
         graph = model.spec.graph
         self._steps = graph.steps
-        self._last = graph.blocks - 1
+        self._blocks = graph.blocks
 
     def run(
         self, tasks: Sequence[InFlight], streams: Mapping[int, StreamTensors]
@@ -33,7 +33,7 @@ class ModelRunner:
         inside the block concerns all tasks and is raised.
         """
         with torch.inference_mode():
-            if tasks[0].block == 0:
+            if tasks[0].stage % self._blocks == 0:
                 failures: list[TaskFailure] = []
                 entered: list[InFlight] = []
                 latents: list[Payload] = []
@@ -88,7 +88,7 @@ class ModelRunner:
     def _run(
         self, tasks: Sequence[InFlight], hidden: Payload, streams: Mapping[int, StreamTensors]
     ) -> None:
-        block = tasks[0].block
+        block = tasks[0].stage % self._blocks
         kv, conditions, writes = [], [], []
         for task in tasks:
             stream, slot = streams[task.stream], task.slot
@@ -97,7 +97,7 @@ class ModelRunner:
             writes.append(slot.writes)
         steps = [task.step for task in tasks]
         hidden = self.model.block(block, hidden, steps, kv, conditions, writes)
-        if block == self._last:
+        if block == self._blocks - 1:
             self._leave_step(tasks, hidden)
             return
         for task, row in zip(tasks, _split(hidden, len(tasks)), strict=True):

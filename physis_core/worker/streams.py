@@ -17,21 +17,22 @@ from physis_core.deployment.deployment import Deployment
 from physis_core.model.protocol import Payload, StagedModel
 from physis_core.pipeline.pipeline import Pipeline
 from physis_core.pipeline.stages import Layout, Slot
-from physis_core.types import Refresh
+from physis_core.types import Refresh, StageGraph
 from physis_core.worker.tensor_arrays import payload_tensors, to_tensors
 
 
 class StreamTensors:
-    """What the computation needs of one stream beside its chunks.
+    """What the computation needs of one stream of `model` beside its chunks.
 
     `conditions`: version -> device index -> the model's tensors. `kv`: stage -> its window; with
     clean KV all steps of a block share one. `newest`, `newest_number`: the newest observation.
     `past`: chunk id below 0 -> its clean latent, at the workers where a denoising step begins.
     """
 
-    __slots__ = ("conditions", "kv", "newest", "newest_number", "past", "refresh", "seed")
+    __slots__ = ("conditions", "kv", "model", "newest", "newest_number", "past", "refresh", "seed")
 
-    def __init__(self, seed: int, refresh: Refresh) -> None:
+    def __init__(self, model: str, seed: int, refresh: Refresh) -> None:
+        self.model = model
         self.seed = seed
         self.refresh = refresh
         self.conditions: dict[int, dict[int, Any]] = {}
@@ -57,11 +58,14 @@ class WorkerStreams:
     """Owned by the worker's loop.
 
     Args:
-        models: by device; emulated devices have none, and their stages no tensors.
+        models: by device and name; emulated devices have none, and their stages no tensors.
     """
 
     def __init__(
-        self, deployment: Deployment, pipeline: Pipeline, models: Mapping[int, StagedModel]
+        self,
+        deployment: Deployment,
+        pipeline: Pipeline,
+        models: Mapping[int, Mapping[str, StagedModel]],
     ) -> None:
         self.tensors: dict[int, StreamTensors] = {}
         self._deployment = deployment
@@ -69,11 +73,12 @@ class WorkerStreams:
         self._models = models
 
     def open(self, opening: Opening) -> None:
-        tensors = StreamTensors(opening.seed, opening.refresh)
+        deployment = self._deployment
+        route = deployment.routes[opening.route]
+        graph = route.partition.graph
+        tensors = StreamTensors(route.model, opening.seed, opening.refresh)
         for version, values in opening.conditions:
-            tensors.conditions[version] = self._condition(values)
-        graph = self._deployment.graph
-        route = self._deployment.routes[opening.route]
+            tensors.conditions[version] = self._condition(route.model, values)
         stream = self._pipeline.open(
             opening.stream,
             epoch=opening.epoch,
@@ -81,34 +86,38 @@ class WorkerStreams:
             layout=Layout(
                 graph=graph,
                 device_of=[route.device_of(stage) for stage in range(graph.stages)],
-                blocks=range(graph.blocks),
+                blocks=deployment.keys_of(opening.route),
                 block_s=opening.block_s,
+                model=deployment.model_number(route.model),
             ),
         )
         try:
-            tensors.kv = self._new_kv(stream.slots.values())
+            tensors.kv = self._new_kv(route.model, graph, stream.slots.values())
         except BaseException:
             self._pipeline.close(opening.stream)
             raise
         stream.versions.update(tensors.conditions)
         self.tensors[opening.stream] = tensors
 
-    def _condition(self, values: dict[str, Any]) -> dict[int, Any]:
+    def _condition(self, name: str, values: dict[str, Any]) -> dict[int, Any]:
+        """By device; None where it holds nothing of the model."""
         made: dict[int, Any] = dict.fromkeys(self._pipeline.devices)
-        made.update({index: model.condition(values) for index, model in self._models.items()})
+        for index, models in self._models.items():
+            if name in models:
+                made[index] = models[name].condition(values)
         return made
 
-    def _new_kv(self, slots: Iterable[Slot]) -> dict[int, Any]:
-        clean = self._deployment.graph.kv == "clean"
+    def _new_kv(self, name: str, graph: StageGraph, slots: Iterable[Slot]) -> dict[int, Any]:
         windows: dict[int, Any] = {}
         shared: dict[int, Any] = {}
         for slot in slots:
-            model = self._models.get(slot.device.index)
-            if model is None:
+            models = self._models.get(slot.device.index)
+            if models is None:
                 continue
-            window = shared.get(slot.block) if clean else None
+            block = slot.stage % graph.blocks
+            window = shared.get(block) if graph.kv == "clean" else None
             if window is None:
-                window = shared[slot.block] = model.new_kv(slot.block)
+                window = shared[block] = models[name].new_kv(block)
             windows[slot.stage] = window
         return windows
 
@@ -116,8 +125,9 @@ class WorkerStreams:
         stream = self._pipeline.streams.get(message.stream)
         if stream is None:
             return
-        made = self._condition(message.condition)
-        conditions = self.tensors[message.stream].conditions
+        tensors = self.tensors[message.stream]
+        made = self._condition(tensors.model, message.condition)
+        conditions = tensors.conditions
         for version in [v for v in conditions if v < message.oldest_in_use]:
             del conditions[version]
             stream.versions.discard(version)

@@ -14,7 +14,7 @@ import torch
 
 from physis_core.deployment.deployment import Deployment
 from physis_core.model.loading import load, load_spec
-from physis_core.model.protocol import KVWindow, StagedModel
+from physis_core.model.protocol import KVWindow, ModelSpec, StagedModel
 from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.emulation import DurationNoise
 from physis_core.pipeline.stages import Device, InFlight, Layout, Slot, Stream
@@ -37,14 +37,12 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, LocalD
     devices: dict[int, LocalDevice] = {}
     measured: Points = {}
     profile = deployment.cost_table()
-    model = load_spec(deployment.model)
-    activation = sum(spec.bytes for spec in model.hidden)
+    specs = {name: load_spec(ref) for name, ref in deployment.models.items()}
+    first_keys = deployment.first_keys()
     for index in deployment.devices_of(worker):
         spec = deployment.devices[index]
         blocks = deployment.blocks_of(index)
-        weights = sum(model.block_weight_bytes[block] for block in blocks)
-        if {0, model.blocks - 1} & set(blocks):
-            weights += model.shared_weight_bytes
+        weights = sum(_weight_bytes(specs[name], held) for name, held in blocks.items())
         executor: Executor
         if spec.emulated:
             assert profile is not None
@@ -54,18 +52,30 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, LocalD
             executor = EmulatedExecutor(profile, noise)
         else:
             target = torch.device(spec.kind)
-            runner = ModelRunner(load(deployment.model, blocks, target), target)
-            points = measure(runner, blocks, deployment.max_batch)
+            runners: dict[str, ModelRunner] = {}
+            points: Points = {}
+            for name, held in blocks.items():
+                model = load(deployment.models[name], held, target)
+                runners[name] = ModelRunner(model, target)
+                for block, row in measure(runners[name], held, deployment.max_batch).items():
+                    points[first_keys[name] + block] = row
             measured.update(points)
             costs = profile if profile is not None else CostTable(points or {0: {1: 1e-3}})
-            executor = EXECUTORS[target.type](runner, costs)
+            executor = EXECUTORS[target.type](target, runners, costs)
         devices[index] = LocalDevice(
             state=Device(index, executor.costs),
             executor=executor,
             weight_bytes=weights,
-            activation_bytes=activation,
+            activation_bytes=max(
+                sum(part.bytes for part in specs[name].hidden) for name in (blocks or specs)
+            ),
         )
     return devices, measured
+
+
+def _weight_bytes(spec: ModelSpec, blocks: Sequence[int]) -> int:
+    shared = spec.shared_weight_bytes if {0, spec.blocks - 1} & set(blocks) else 0
+    return sum(spec.block_weight_bytes[block] for block in blocks) + shared
 
 
 def measure(runner: ModelRunner, blocks: tuple[int, ...], max_batch: int) -> Points:
@@ -138,7 +148,7 @@ def _run_once(
     streams: dict[int, StreamTensors] = {}
     tasks = []
     for row in range(size):
-        streams[row] = StreamTensors(seed=0, refresh="entry")
+        streams[row] = StreamTensors("", seed=0, refresh="entry")
         streams[row].conditions[0] = {0: condition}
         streams[row].kv[stage] = kv[row]
         payload = tuple(

@@ -75,8 +75,8 @@ class EngineRun:
     costs_s: Mapping[int, Mapping[int, float]]
 
 
-def zero_observation(engine: Engine, number: int = 0) -> Observation:
-    """A valid observation of zeros, which is enough to time the engine."""
+def zero_observation(engine: Engine, number: int = 0, route: int = 0) -> Observation:
+    """A valid observation of zeros for a route's model, which is enough to time the engine."""
     stamp = ObservationStamp(
         observation_id=number, capture_oldest_ns=0, capture_newest_ns=0, receipt_ns=0
     )
@@ -84,7 +84,7 @@ def zero_observation(engine: Engine, number: int = 0) -> Observation:
         stamp=stamp,
         tensors={
             name: np.zeros(spec.shape, dtype=str(spec.dtype).removeprefix("torch."))
-            for name, spec in engine.spec.observation.items()
+            for name, spec in engine.spec_of(route).observation.items()
         },
     )
 

@@ -23,7 +23,7 @@ from typing import Any
 import rclpy.validate_namespace
 from rclpy.exceptions import InvalidNamespaceException
 
-from physis_core.deployment.deployment import Deployment
+from physis_core.deployment.deployment import ONLY_MODEL, Deployment
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamAdmission
 from physis_core.model.registry import describe
@@ -268,7 +268,7 @@ def _admission(params: EngineParameters, deployment: Deployment) -> StreamAdmiss
         return None
     return live_admission(
         deployment,
-        load_profile(Path(params.profile).expanduser()),
+        {ONLY_MODEL: load_profile(Path(params.profile).expanduser())},
         memory_bytes=params.device_memory_gib * 2**30 or math.inf,
         max_response_s=params.slo_response_s or math.inf,
     )

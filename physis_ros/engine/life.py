@@ -49,7 +49,8 @@ def start_engine(
     """
     count = engine.deployment.workers
     who = f"{count} worker{'' if count == 1 else 's'}" if count else "a worker in this process"
-    say(f"starts {who} with {engine.deployment.model.label}")
+    models = ", ".join(ref.label for ref in engine.deployment.models.values())
+    say(f"starts {who} with {models}")
     notice = WaitNotice()
     waits_for = f"{who} to load the model and warm it up, at most {timeout_s:g} s"
 

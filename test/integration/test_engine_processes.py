@@ -83,7 +83,7 @@ def test_a_killed_worker_ends_its_streams_and_no_other():
     apart = make_partition("block", graph, 2)
     alone = make_partition("sequential", graph, 1)
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
         routes=(
             Route(partition=apart, device_of_rank=(0, 1)),

@@ -130,7 +130,7 @@ def test_other_streams_never_stop_and_all_places_come_back(recovery):
     ref = ModelRef(family="synthetic", config=CONFIG)
     graph = load_spec(ref).graph
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
         routes=(
             Route(partition=make_partition("block", graph, 2), device_of_rank=(0, 1)),

@@ -22,7 +22,7 @@ def test_losses_at_any_time_end_in_streams_that_go_on(recovery):
     ref = ModelRef(family="synthetic", config=CONFIG)
     graph = load_spec(ref).graph
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in (0, 1, 2)),
         routes=tuple(
             Route(partition=make_partition("block", graph, 2), device_of_rank=devices)

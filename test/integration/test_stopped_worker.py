@@ -30,7 +30,7 @@ def running() -> Iterator[Any]:
     ref = ModelRef(family="synthetic", config=config)
     graph = load_spec(ref).graph
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
         routes=(
             Route(partition=make_partition("block", graph, 2), device_of_rank=(0, 1)),

@@ -61,7 +61,7 @@ class WorkerLinks:
         self._loop = loop
         self._store = store
         self._host = host
-        self._layout = PayloadLayout(load_spec(deployment.model))
+        self._layout = PayloadLayout([load_spec(ref) for ref in deployment.models.values()])
 
     def make_all(self) -> None:
         """Every worker makes its edges in the one order of the deployment, so that no two wait for
@@ -102,9 +102,9 @@ class WorkerLinks:
     def _make(self, store: TCPStore, edge: Edge, generation: int) -> LinkSender | LinkReceiver:
         deployment, loop = self._deployment, self._loop
         stages = [
-            stage
+            (deployment.model_number(route.model), stage)
             for route in deployment.routes
-            for stage in range(1, deployment.graph.stages)
+            for stage in range(1, route.partition.graph.stages)
             if (route.device_of(stage - 1), route.device_of(stage)) == edge
         ]
         size = self._layout.bytes_for(stages)

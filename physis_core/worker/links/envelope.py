@@ -7,7 +7,7 @@ from typing import Any
 
 from physis_core.pipeline.stages import MAX_TOUCHES, InFlight
 
-_HEADER = struct.Struct("<IIqQIIQiI4d")
+_HEADER = struct.Struct("<IIqQIIQiII4d")
 _TOUCHES = struct.Struct(f"<{MAX_TOUCHES}Q")
 ENVELOPE_BYTES = (_HEADER.size + _TOUCHES.size + 63) // 64 * 64
 """Rounded up so that the payload behind it starts aligned."""
@@ -27,6 +27,7 @@ def pack_into(buffer: Any, chunk: InFlight, stage: int) -> None:
         chunk.version,
         chunk.seed,
         chunk.priority,
+        chunk.model,
         len(touches),
         chunk.deadline_s,
         chunk.release_s,
@@ -47,6 +48,7 @@ def unpack_from(buffer: Any) -> InFlight:
         version,
         seed,
         priority,
+        model,
         count,
         deadline_s,
         release_s,
@@ -67,6 +69,7 @@ def unpack_from(buffer: Any) -> InFlight:
         chunk_id=chunk_id,
         seed=seed,
         version=version,
+        model=model,
         release_s=release_s,
         entry_s=entry_s,
         touches=touches,

@@ -89,7 +89,7 @@ class GlooSender:
         buffer = self._free.pop() if self._free else _Buffer(self._size, self._layout)
         pack_into(buffer.bytes_of, chunk, stage)
         if self._layout is not None:
-            places = buffer.payloads[self._layout.begins_step(stage)]
+            places = buffer.payloads[self._layout.kind(chunk.model, stage)]
             for place, part in zip(places, chunk.payload, strict=True):
                 place.copy_(part)
         self._post(buffer)
@@ -228,7 +228,7 @@ class GlooReceiver:
             if chunk.stream == _STOP_STREAM:
                 return
             if self._layout is not None:
-                chunk.payload = buffer.payloads[self._layout.begins_step(chunk.stage)]
+                chunk.payload = buffer.payloads[self._layout.kind(chunk.model, chunk.stage)]
             self._on_chunk(chunk)
 
     def _lose(self, reason: str) -> None:

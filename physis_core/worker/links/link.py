@@ -7,7 +7,7 @@ sent only for a chunk that started computing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -54,45 +54,48 @@ class LinkReceiver(Protocol):
     def close(self) -> None: ...
 
 
+Kind = tuple[int, bool]
+"""Of a payload: the number of its model, and whether it is a latent or a hidden state."""
+
+
 class PayloadLayout:
-    """Where the tensors of a payload of each kind lie behind the envelope."""
+    """Where the tensors of a payload of each kind lie behind the envelope. `specs`: of all models,
+    in the order of their numbers.
+    """
 
-    def __init__(self, spec: ModelSpec) -> None:
-        self._places = {
-            True: _places(spec.latent),
-            False: _places(spec.hidden),
-        }
-        self._blocks = spec.blocks
+    def __init__(self, specs: Sequence[ModelSpec]) -> None:
+        self._places: dict[Kind, list[tuple[int, int, TensorSpec]]] = {}
+        for model, spec in enumerate(specs):
+            self._places[model, True] = _places(spec.latent)
+            self._places[model, False] = _places(spec.hidden)
+        self._blocks = [spec.blocks for spec in specs]
 
-    def bytes_for(self, stages: Sequence[int]) -> int:
-        """Size of the messages of an edge that leads to these stages."""
-        ends = [self.end(stage) for stage in stages]
+    def bytes_for(self, stages: Iterable[tuple[int, int]]) -> int:
+        """Size of the messages of an edge that leads to these (model, stage)."""
+        ends = (self.end(self.kind(model, stage)) for model, stage in stages)
         return max(ends, default=ENVELOPE_BYTES)
 
-    def end(self, stage: int) -> int:
-        places = self._places[self.begins_step(stage)]
+    def end(self, kind: Kind) -> int:
+        places = self._places[kind]
         return places[-1][1] if places else ENVELOPE_BYTES
 
-    def begins_step(self, stage: int) -> bool:
-        """Which of the two kinds of payload goes to `stage`: a latent, or a hidden state."""
-        return stage % self._blocks == 0
+    def kind(self, model: int, stage: int) -> Kind:
+        """What goes to `stage`: a latent where it begins a step, else a hidden state."""
+        return model, stage % self._blocks[model] == 0
 
-    def views(self, buffer: torch.Tensor, stage: int) -> Payload:
-        """Tensors [1, ...] that lie inside `buffer`, for a chunk bound for `stage`."""
-        return self._views(buffer, self.begins_step(stage))
-
-    def _views(self, buffer: torch.Tensor, begins_step: bool) -> Payload:
+    def views(self, buffer: torch.Tensor, kind: Kind) -> Payload:
+        """Tensors [1, ...] that lie inside `buffer`."""
         return tuple(
             buffer[start:end].view(spec.dtype).view(1, *spec.shape)
-            for start, end, spec in self._places[begins_step]
+            for start, end, spec in self._places[kind]
         )
 
-    def views_of_kinds(self, buffer: torch.Tensor) -> dict[bool, Payload]:
-        """By `begins_step`, for those kinds that fit into `buffer`."""
+    def views_of_kinds(self, buffer: torch.Tensor) -> dict[Kind, Payload]:
+        """For those kinds that fit into `buffer`."""
         return {
-            begins_step: self._views(buffer, begins_step)
-            for begins_step, places in self._places.items()
-            if not places or places[-1][1] <= buffer.numel()
+            kind: self.views(buffer, kind)
+            for kind in self._places
+            if self.end(kind) <= buffer.numel()
         }
 
 

@@ -81,7 +81,11 @@ class NcclSender:
             if self._free
             else torch.empty(self._size, dtype=torch.uint8, device=self._device)
         )
-        for place, part in zip(self._layout.views(buffer, stage), chunk.payload, strict=True):
+        for place, part in zip(
+            self._layout.views(buffer, self._layout.kind(chunk.model, stage)),
+            chunk.payload,
+            strict=True,
+        ):
             place.copy_(part)
         # The envelope first: with it the peer posts its receive, without which NCCL cannot begin.
         self._gloo.send(chunk, stage)
@@ -154,5 +158,7 @@ class NcclReceiver:
                     return
                 # The loop's stream will read it, and may outlive this thread's interest in it.
                 buffer.record_stream(torch.cuda.default_stream(self._device))
-                chunk.payload = self._layout.views(buffer, chunk.stage)
+                chunk.payload = self._layout.views(
+                    buffer, self._layout.kind(chunk.model, chunk.stage)
+                )
                 self._on_chunk(chunk)

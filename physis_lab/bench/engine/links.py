@@ -84,7 +84,7 @@ def _model(tokens: int) -> ModelRef:
 
 def _message_bytes(model: ModelRef) -> int:
     """Size of envelope and hidden state between block 0 and block 1."""
-    return PayloadLayout(load_spec(model)).bytes_for([1])
+    return PayloadLayout([load_spec(model)]).bytes_for([(0, 1)])
 
 
 def _hops_s(model: ModelRef, chunks: int) -> tuple[Seconds, Seconds]:

@@ -220,7 +220,8 @@ def _emulated(
 
 def _steady_run(deployment: Deployment, chunks: int, in_flight: int | None = None) -> StreamRun:
     """The chunks after the pipeline and the KV windows are full."""
-    skip = max(len(deployment.devices), load_spec(deployment.model).window_chunks) + 2
+    (model,) = deployment.models.values()
+    skip = max(len(deployment.devices), load_spec(model).window_chunks) + 2
     stream = free_stream(max_in_flight=in_flight)
     run = run_streams(deployment, [stream], chunks=chunks + skip, timeout_s=TIMEOUT_S)
     return run.streams[0].steady(skip)

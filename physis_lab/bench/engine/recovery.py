@@ -26,7 +26,13 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
+from physis_core.deployment.deployment import (
+    ONLY_MODEL,
+    Deployment,
+    DeviceSpec,
+    Route,
+    simple_deployment,
+)
 from physis_core.engine.engine import Engine
 from physis_core.engine.way_back import RecoveryRecord
 from physis_core.model.loading import load, load_spec
@@ -225,7 +231,7 @@ def _after_a_loss(
 def _lose(model: ModelRef, way: str) -> _Loss:
     graph = load_spec(model).graph
     deployment = Deployment(
-        model=model,
+        models={ONLY_MODEL: model},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
         routes=(
             Route(partition=make_partition("block", graph, 2), device_of_rank=(0, 1)),

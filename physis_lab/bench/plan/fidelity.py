@@ -178,7 +178,7 @@ def compare(model: ModelRef, case: Case, chunks: int) -> Compared:
         # Otherwise the operating system puts two workers on one core now and then.
         bind_cores=True,
     )
-    graph, route = deployment.graph, deployment.routes[0]
+    graph, route = deployment.graph_of(0), deployment.routes[0]
     crossings = sum(route.device_of(s) != route.device_of(s + 1) for s in range(graph.stages - 1))
     slots = max(4 if case.max_batch > 1 else 2, crossings + 2)
     free = [_config(i, None, slots) for i in range(case.streams)]
@@ -234,7 +234,7 @@ def _simulated(
     chunks: int,
     began_s: Sequence[float],
 ) -> CaseTimes:
-    graph, route = deployment.graph, deployment.routes[0]
+    graph, route = deployment.graph_of(0), deployment.routes[0]
     # Hidden sizes are in units of one message.
     hop = LinkSpec(
         latency_s=max(0.0, profile.per_hop_s - profile.per_message_s),

@@ -66,13 +66,15 @@ class Watched:
         self.until(lambda: len(self.chunks[(stream_id, epoch)]) >= count)
         return self.chunks[(stream_id, epoch)][:count]
 
-    def observe(self, stream_id: str, seed: int = 0) -> int:
-        """A random observation; returns its id, by which `observations` keeps it."""
+    def observe(self, stream_id: str, seed: int = 0, route: int = 0) -> int:
+        """A random observation for the route's model; returns its id, by which `observations` keeps
+        it.
+        """
         self._numbers += 1
         rng = np.random.default_rng((seed, self._numbers))
         tensors = {
             name: rng.standard_normal(spec.shape).astype(np.float32)
-            for name, spec in self.engine.spec.observation.items()
+            for name, spec in self.engine.spec_of(route).observation.items()
         }
         self.observations[self._numbers] = tensors
         stamp = ObservationStamp(
@@ -100,10 +102,11 @@ class Watched:
         epoch: int = 0,
         condition: dict[str, float] | None = None,
         exact: bool = True,
+        model: str = "model",
     ) -> None:
         """`refresh: entry`: each chunk used exactly the observation that its stamp names."""
         reference = ReferenceStream(
-            load(self.deployment.model), seed=seed, epoch=epoch, condition=condition
+            load(self.deployment.models[model]), seed=seed, epoch=epoch, condition=condition
         )
         # A stream that is still open goes on adding; a model's whole memory shows in this many.
         for chunk in self.chunks[(stream_id, epoch)][:MOST_COMPARED]:

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
-from physis_core.deployment.deployment import Deployment, DeviceSpec, simple_deployment
-from physis_core.model.registry import ModelRef
+from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
+from physis_core.model.registry import ModelRef, describe
+from physis_core.pipeline.partition import make_partition
 from physis_core.types import UserError
 
 REF = ModelRef(family="synthetic", config={"steps": 3, "blocks": 4})
@@ -37,8 +40,8 @@ def test_ranks_are_dealt_in_contiguous_runs_so_that_few_edges_cross_processes():
 
 def test_a_device_holds_each_block_once():
     deployment = simple_deployment(REF, partition="block", devices=2)
-    assert deployment.blocks_of(0) == (0, 1)
-    assert deployment.blocks_of(1) == (2, 3)
+    assert deployment.blocks_of(0) == {"model": (0, 1)}
+    assert deployment.blocks_of(1) == {"model": (2, 3)}
 
 
 @pytest.mark.parametrize(
@@ -70,9 +73,15 @@ def test_a_field_that_does_not_fit_is_named(options, field):
     [
         ("{", "deployment"),
         ("[]", "deployment"),
-        ("{}", "model"),
-        ('{"model": {"family": "synthetic"}, "devices": [], "routes": [], "colour": 1}', "colour"),
-        ('{"model": {"family": "wan"}, "devices": [{"type": 1}], "routes": []}', "deployment"),
+        ("{}", "models"),
+        (
+            '{"models": {"m": {"family": "synthetic"}}, "devices": [], "routes": [], "colour": 1}',
+            "colour",
+        ),
+        (
+            '{"models": {"m": {"family": "wan"}}, "devices": [{"type": 1}], "routes": []}',
+            "deployment",
+        ),
     ],
 )
 def test_json_that_does_not_fit_is_one_line(text, field):
@@ -84,8 +93,46 @@ def test_json_that_does_not_fit_is_one_line(text, field):
 def test_a_worker_that_does_not_exist_is_refused():
     with pytest.raises(UserError, match="worker"):
         Deployment(
-            model=REF,
+            models={"model": REF},
             devices=(DeviceSpec(kind="cpu", worker=2),),
             routes=simple_deployment(REF).routes,
             workers=2,
         )
+
+
+def two_models(**options):
+    small = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
+    large = ModelRef(family="synthetic", config={"steps": 3, "blocks": 4})
+    routes = tuple(
+        Route(
+            partition=make_partition("block", describe(ref).graph, 2),
+            device_of_rank=(0, 1),
+            model=name,
+        )
+        for name, ref in (("small", small), ("large", large))
+    )
+    fields = {
+        "models": {"small": small, "large": large},
+        "devices": (DeviceSpec(kind="cpu"),) * 2,
+        "routes": routes,
+    }
+    return Deployment(**{**fields, **options})
+
+
+def test_each_block_of_each_model_has_its_own_key():
+    deployment = two_models()
+    assert deployment.first_keys() == {"small": 0, "large": 2}
+    assert list(deployment.keys_of(0)) == [0, 1]
+    assert list(deployment.keys_of(1)) == [2, 3, 4, 5]
+    assert deployment.blocks_of(0) == {"small": (0,), "large": (0, 1)}
+    assert Deployment.from_json(deployment.to_json()) == deployment
+
+
+def test_a_model_without_a_route_and_a_route_without_a_model_are_refused():
+    routes = two_models().routes
+    with pytest.raises(UserError, match=r"models\.large: 'large': no route runs it"):
+        two_models(routes=routes[:1])
+    with pytest.raises(UserError, match=r"routes\[1\]\.model: 'large': must be one of small"):
+        two_models(models={"small": two_models().models["small"]})
+    with pytest.raises(UserError, match=r"routes\[2\].*its model has another graph"):
+        two_models(routes=(*routes, replace(routes[0], model="large")))

@@ -52,7 +52,7 @@ def random_deployment(draw, ref, max_batch):
     partition = Partition(kind="grouped", graph=graph, rank_of=tuple(names[r] for r in raw))
     devices = draw(st.integers(1, partition.ranks))
     return Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu") for _ in range(devices)),
         routes=(
             Route(

@@ -48,7 +48,7 @@ def stream(name: str, period_s: float = 0.1, **more: object) -> StreamConfig:
 
 
 def test_streams_are_refused_when_time_is_short_and_admitted_when_one_has_left(watch) -> None:
-    live = live_admission(deployment(), profile())
+    live = live_admission(deployment(), {"model": profile()})
     with watch(deployment(), admission=live) as running:
         opened = [running.engine.open_stream(stream(f"s{i}")) for i in range(8)]
         handles = [one for one in opened if isinstance(one, StreamHandle)]
@@ -71,7 +71,7 @@ def test_streams_are_refused_when_time_is_short_and_admitted_when_one_has_left(w
 
 
 def test_memory_is_counted(watch) -> None:
-    live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=23.0)
+    live = live_admission(deployment(), {"model": profile(kv_bytes=3.0)}, memory_bytes=23.0)
     with watch(deployment(), admission=live) as running:
         # Each device: 10 of weights, and 6 for each stream.
         assert isinstance(running.engine.open_stream(stream("a", 1.0)), StreamHandle)
@@ -83,7 +83,7 @@ def test_memory_is_counted(watch) -> None:
 
 
 def test_what_the_engine_refuses_holds_no_place(watch) -> None:
-    live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=17.0)
+    live = live_admission(deployment(), {"model": profile(kv_bytes=3.0)}, memory_bytes=17.0)
     with watch(deployment(), admission=live) as running:
         unknown = running.engine.open_stream(stream("a", 1.0, route=7))
         assert isinstance(unknown, Refused)
@@ -95,7 +95,7 @@ def test_what_the_engine_refuses_holds_no_place(watch) -> None:
 
 
 def test_a_stream_that_fails_gives_its_place_back(watch) -> None:
-    live = live_admission(deployment(), profile(kv_bytes=3.0), memory_bytes=17.0)
+    live = live_admission(deployment(), {"model": profile(kv_bytes=3.0)}, memory_bytes=17.0)
     with watch(deployment(), admission=live) as running:
         assert isinstance(running.engine.open_stream(stream("a", 1.0)), StreamHandle)
         running.engine._do(lambda: running.engine._loop.streams.cancel("a", "lost its device"))

@@ -20,7 +20,7 @@ def health():
     graph = load_spec(ref).graph
     return RouteHealth(
         Deployment(
-            model=ref,
+            models={"model": ref},
             devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
             routes=(
                 Route(partition=make_partition("block", graph, 2), device_of_rank=(0, 1)),

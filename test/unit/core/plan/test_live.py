@@ -41,8 +41,8 @@ def door(memory: float = 1e9) -> LiveAdmission:
     partition = make_partition("block", profile().graph, 2)
     return LiveAdmission(
         pool=Pool(devices=2, memory_bytes=memory, devices_per_host=2),
-        profile=profile(),
-        routes=(LiveRoute(partition=partition, devices=(0, 1)),),
+        profiles={"model": profile()},
+        routes=(LiveRoute(model="model", partition=partition, devices=(0, 1)),),
     )
 
 
@@ -131,15 +131,15 @@ def test_places_are_what_has_time_of_its_own() -> None:
     def places(*devices: DeviceSpec, costs: dict[int, dict[int, float]] | None = None) -> object:
         workers = max(d.worker for d in devices) + 1
         deployment = Deployment(
-            model=model, devices=devices, routes=(route,), workers=workers, costs=costs
+            models={"model": model}, devices=devices, routes=(route,), workers=workers, costs=costs
         )
-        live = live_admission(deployment, profile())
+        live = live_admission(deployment, {"model": profile()})
         return live.pool.names, live.routes[0].devices
 
     cpu = [DeviceSpec(kind="cpu", worker=w) for w in (0, 0, 1, 1)]
     assert places(*cpu) == (("worker 0", "worker 1"), (0, 0, 1, 1))
     gpu = [DeviceSpec(kind=f"cuda:{n}", worker=w) for n, w in ((0, 0), (1, 0), (0, 1), (1, 1))]
-    assert places(*gpu)[1] == (0, 1, 2, 3)  # type: ignore[index]
+    assert places(*gpu) == (("cuda:0", "cuda:1"), (0, 1, 0, 1)), "two workers of one GPU share it"
     emulated = [DeviceSpec(kind="emulated") for _ in range(4)]
     costs = {block: {1: 0.01} for block in range(4)}
     assert places(*emulated, costs=costs)[1] == (0, 1, 2, 3)  # type: ignore[index]
@@ -148,4 +148,4 @@ def test_places_are_what_has_time_of_its_own() -> None:
 def test_a_profile_of_another_model_is_refused() -> None:
     deployment = simple_deployment(ModelRef(family="synthetic", config={"steps": 3, "blocks": 4}))
     with pytest.raises(UserError, match="profile"):
-        live_admission(deployment, profile())
+        live_admission(deployment, {"model": profile()})

@@ -162,7 +162,7 @@ def test_soak_of_random_maps_stalls_restarts_and_streams_never_deadlocks(
         )
         routes.append(Route(partition=partition, device_of_rank=tuple(names)))
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="emulated") for _ in range(devices)),
         routes=tuple(routes),
         credits=1,
@@ -225,7 +225,7 @@ def test_two_routes_of_one_model_run_side_by_side(watch, synthetic):
     ref = synthetic(steps=2, blocks=2)
     graph = load_spec(ref).graph
     deployment = Deployment(
-        model=ref,
+        models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu") for _ in range(2)),
         routes=(
             Route(partition=make_partition("block", graph, 2), device_of_rank=(0, 1)),

@@ -20,7 +20,7 @@ def test_what_is_left_of_a_chunk_counts_blocks_that_other_workers_run(synthetic)
     pipeline = Pipeline({0: devices[0].state}, credits=2, max_batch=1)
     pipeline.add_link(0, 1)
     pipeline.add_link(1, 0)
-    streams = WorkerStreams(deployment, pipeline, {0: devices[0].executor.model})
+    streams = WorkerStreams(deployment, pipeline, {0: devices[0].executor.models})
     streams.open(
         Opening(
             stream=1,

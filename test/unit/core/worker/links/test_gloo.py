@@ -72,10 +72,10 @@ def random_payload(specs, number):
 
 
 def test_payloads_of_both_kinds_cross_one_edge_bit_for_bit_and_in_order(in_flight):
-    layout = PayloadLayout(SPEC)
+    layout = PayloadLayout([SPEC])
     # A block partition's ring: to block 2 goes hidden, to the next step's block 0 latent.
     stages = [2, SPEC.blocks]
-    edge = Edge(layout.bytes_for(stages), layout)
+    edge = Edge(layout.bytes_for([(0, stage) for stage in stages]), layout)
     kinds = [SPEC.hidden, SPEC.latent]
     for number in range(40):
         edge.sender.send(
