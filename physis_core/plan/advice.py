@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from physis_core.deployment.slo import Slo
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.feasibility import COMPARED, Feasibility, too_slow
 from physis_core.plan.placement.search import Placement, Shortage
 from physis_core.plan.requests import Admitted, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.types import Refused
 
 LONGER = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0)

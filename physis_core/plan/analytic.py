@@ -17,8 +17,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from physis_core.decoding import NotNegative, Part, Positive
+from physis_core.deployment.profile import BATCHES, BlockCost, ModelProfile
 from physis_core.model.backbones import Backbone
-from physis_core.plan.profile import BATCHES, BlockCost, ModelProfile
 from physis_core.types import UserError
 
 Share = Annotated[float, Meta(gt=0, le=1)]

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Meta
 
 from physis_core.decoding import Count, NotNegative, Part, Positive, decode
+from physis_core.deployment.profile import ModelProfile, load_profile
+from physis_core.deployment.slo import Slo, SloFields, same_meaning
 from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
 from physis_core.files import read_file
 from physis_core.model.backbones import BACKBONES
 from physis_core.plan.analytic import DeviceModel, analytic_profile
-from physis_core.plan.profile import ModelProfile, load_profile
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
-from physis_core.plan.slo import Slo, SloFields, same_meaning
 from physis_core.sim.noise import NoiseSpec
 from physis_core.types import UserError
 

@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from physis_core.deployment.profile import ModelProfile
+from physis_core.deployment.slo import Slo
 from physis_core.deployment.topology import Pool
 from physis_core.plan.admission import Admission
 from physis_core.plan.arrivals import stream_of
 from physis_core.plan.packing import pack
 from physis_core.plan.placement.grouping import Planner
-from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, Admitted, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.plan.slo_check import component, phase
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario, SimStream

@@ -8,15 +8,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from physis_core.deployment.profile import ModelProfile
+from physis_core.deployment.slo import Slo
 from physis_core.deployment.topology import Pool
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.placement.cost import RankCost
 from physis_core.plan.placement.demands import RankDemand
 from physis_core.plan.placement.grouping import Plan, Planner
 from physis_core.plan.placement.search import Placement, Shortage
-from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, Admitted, NoPlace, Place, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.plan.slo_check import PlacedStream, RunCosts, SloCheck, component, keeps_slo
 from physis_core.types import Refused
 

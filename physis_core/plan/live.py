@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from physis_core.deployment.deployment import Deployment
+from physis_core.deployment.profile import ModelProfile
+from physis_core.deployment.slo import Meaning, Slo
 from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.admission import Admission
 from physis_core.plan.advice import nearest_at
-from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
-from physis_core.plan.slo import Meaning, Slo
 from physis_core.types import Refused, UserError
 
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.deployment.topology import Pool
 from physis_core.plan.admission import Admission
 from physis_core.plan.placement.search import Fit
-from physis_core.plan.profile import ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, Admitted, StreamRequest
 from physis_core.types import Refused
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from physis_core.deployment.slo import Slo, rate_text
 from physis_core.plan.admission import Admission
 from physis_core.plan.config import PlanConfig
 from physis_core.plan.placement.grouping import Plan, Planner, pareto
 from physis_core.plan.requests import Admitted
-from physis_core.plan.slo import Slo, rate_text
 from physis_core.types import Refused
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from physis_core.deployment.slo import Slo
 from physis_core.plan.placement.demands import RankDemand
 from physis_core.plan.placement.grouping import Plan
 from physis_core.plan.placement.search import Fit, Shortage
-from physis_core.plan.slo import Slo
 from physis_core.plan.slo_check import PlacedStream, SloCheck
 
 

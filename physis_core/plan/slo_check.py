@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from physis_core.deployment.profile import BATCHES, ModelProfile
 from physis_core.deployment.topology import Pool
 from physis_core.pipeline.costs import CostTable, cost_row
 from physis_core.plan.placement.cost import with_tail_s
-from physis_core.plan.profile import BATCHES, ModelProfile
 from physis_core.sim.scenario import Scenario, SimStream
 from physis_core.sim.simulator import Simulator
 from physis_core.sim.trace import ChunkTrace, StreamTrace

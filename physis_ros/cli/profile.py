@@ -12,9 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.observe.result_file import check_folder
 from physis_core.observe.tables import print_table
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import UserError
 from physis_ros.node.model_file import configured_model, named_model
 

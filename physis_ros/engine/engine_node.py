@@ -24,11 +24,11 @@ import rclpy.validate_namespace
 from rclpy.exceptions import InvalidNamespaceException
 
 from physis_core.deployment.deployment import ONLY_MODEL, Deployment
+from physis_core.deployment.profile import load_profile
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamAdmission
 from physis_core.model.registry import describe
 from physis_core.plan.live import live_admission
-from physis_core.plan.profile import load_profile
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.diagnosis import diagnoses
 from physis_ros.engine.life import (

@@ -15,10 +15,10 @@ import torch
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rosgraph_msgs.msg import Clock
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.model.tiny import checkpoint
 from physis_core.model.tiny.config import TinyConfig
 from physis_core.model.tiny.network import TinyNetwork
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_ros.msg import Observation
 from physis_ros.node.image_messages import rgb_to_image
 from physis_ros.node.interfaces import (

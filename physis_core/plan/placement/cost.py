@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.pipeline.costs import Costs
-from physis_core.plan.profile import ModelProfile
 
 
 class BatchCost:

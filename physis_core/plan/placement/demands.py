@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.pipeline.partition import Partition
 from physis_core.plan.placement.cost import BatchCost
-from physis_core.plan.profile import ModelProfile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

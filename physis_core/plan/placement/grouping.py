@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.deployment.topology import Pool
 from physis_core.pipeline.partition import Partition, PartitionKind, make_partition, split_evenly
 from physis_core.plan.placement.cost import RankCost, rank_bytes
-from physis_core.plan.profile import ModelProfile
 from physis_core.types import UserError
 
 

@@ -14,9 +14,9 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.deployment.topology import Pool
 from physis_core.plan.placement.demands import TABLE, BlockTables, Floats, Ints, RankDemand
-from physis_core.plan.profile import ModelProfile
 from physis_core.types import UserError
 
 EPS = 1e-9

@@ -12,6 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
+from physis_core.deployment.slo import Slo
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.model.backbones import BACKBONES
 from physis_core.observe.figures import Figure, print_figures, result
@@ -19,9 +21,7 @@ from physis_core.plan.admission import Admission
 from physis_core.plan.analytic import DeviceModel, analytic_profile
 from physis_core.plan.arrivals import stream_of
 from physis_core.plan.packing import pack
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.sim.scenario import Scenario
 from physis_core.sim.simulator import Simulator
 from physis_core.types import Refused, UserError

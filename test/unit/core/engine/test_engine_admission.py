@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from physis_core.deployment.deployment import Deployment, simple_deployment
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.engine.stream import StreamConfig, StreamHandle
 from physis_core.model.loading import load_spec
 from physis_core.model.registry import ModelRef
 from physis_core.plan.live import live_admission
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import Refused
 
 MODEL = ModelRef(

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
+from physis_core.deployment.slo import Slo
 from physis_core.deployment.topology import Pool
 from physis_core.plan.admission import Admission
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.plan.requests import AdmissionPolicy, Admitted, Place, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.plan.slo_check import SloCheck
 from physis_core.types import Refused, UserError
 

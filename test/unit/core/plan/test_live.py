@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from physis_core.deployment.deployment import Deployment, DeviceSpec, Route, simple_deployment
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.deployment.topology import Pool
 from physis_core.engine.stream import StreamConfig
 from physis_core.model.registry import ModelRef
 from physis_core.pipeline.partition import make_partition
 from physis_core.plan.live import LiveAdmission, LiveRoute, live_admission
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import Refused, UserError
 
 

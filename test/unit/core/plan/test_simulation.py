@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from physis_core.deployment.profile import ModelProfile
 from physis_core.files import read_file
 from physis_core.plan.config import read_plan
-from physis_core.plan.profile import ModelProfile
 from physis_core.plan.report import admission_report
 from physis_core.plan.simulation import simulate, simulation_of
 from physis_core.plan.slo_check import (

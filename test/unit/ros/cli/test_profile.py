@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from physis_core.plan.profile import load_profile
+from physis_core.deployment.profile import load_profile
 from physis_core.types import UserError
 from physis_ros.cli import profile as verb
 

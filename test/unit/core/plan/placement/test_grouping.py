@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.pipeline.partition import make_partition
 from physis_core.plan.placement.grouping import Planner, compositions, pareto
-from physis_core.plan.profile import BlockCost, ModelProfile
 from physis_core.types import KVMode, UserError
 
 

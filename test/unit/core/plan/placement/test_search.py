@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.pipeline.partition import make_partition
 from physis_core.plan.placement.demands import RankDemand
 from physis_core.plan.placement.search import Placement, Shortage
-from physis_core.plan.profile import BlockCost, ModelProfile
 
 FAST = LinkSpec(latency_s=1e-6, bandwidth_bytes_s=1e12)
 SLOW = LinkSpec(latency_s=1e-3, bandwidth_bytes_s=1e9)

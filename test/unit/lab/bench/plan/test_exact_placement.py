@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from physis_core.deployment.slo import Slo
 from physis_core.model.backbones import BACKBONES
 from physis_core.plan.admission import Admission
 from physis_core.plan.analytic import analytic_profile
 from physis_core.plan.arrivals import stream_of
 from physis_core.plan.packing import pack
 from physis_core.plan.requests import AdmissionPolicy, StreamRequest
-from physis_core.plan.slo import Slo
 from physis_core.sim.noise import NoiseSpec
 from physis_core.sim.scenario import Scenario
 from physis_core.sim.simulator import Simulator

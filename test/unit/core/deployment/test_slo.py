@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from physis_core.decoding import decode
-from physis_core.plan.slo import Slo, SloFields, rate_text, same_meaning
+from physis_core.deployment.slo import Slo, SloFields, rate_text, same_meaning
 from physis_core.types import UserError
 
 

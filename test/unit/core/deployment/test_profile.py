@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from physis_core.deployment.profile import load_profile, read_profile
 from physis_core.model.backbones import BACKBONES
 from physis_core.plan.analytic import DeviceModel, analytic_profile, block_flops
-from physis_core.plan.profile import load_profile, read_profile
 from physis_core.types import UserError
 
 DEVICE = DeviceModel(
