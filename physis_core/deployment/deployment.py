@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from physis_core.decoding import decode
+from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.model.registry import ModelRef, describe
 from physis_core.pipeline.costs import CostTable
 from physis_core.pipeline.partition import Partition, make_partition
@@ -29,10 +30,13 @@ ONLY_MODEL = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """`kind` is `cpu`, `cuda:N` or `emulated`; `worker` is the process that hosts the device."""
+    """`kind` is `cpu`, `cuda:N` or `emulated`; `worker` is the process that hosts the device;
+    `host` names its host where there are several.
+    """
 
     kind: str
     worker: int = 0
+    host: str = ""
 
     def __post_init__(self) -> None:
         index = self.kind.removeprefix("cuda:")
@@ -194,6 +198,42 @@ class Deployment:
     def model_number(self, name: str) -> int:
         """Its place among `models`: short, for what travels with each chunk."""
         return list(self.models).index(name)
+
+    def places(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """What has time of its own: a GPU, an emulated device, or a worker's thread with all its
+        CPU devices, which take turns. Their names, and by device the number of its own.
+        """
+        names: dict[str, int] = {}
+        number_of = []
+        for index, spec in enumerate(self.devices):
+            if spec.emulated:
+                name = f"device {index}"
+            elif spec.kind == "cpu":
+                name = f"worker {spec.worker}"
+            elif spec.host or self.workers_from == "spawn":
+                name = f"{spec.host} {spec.kind}".strip()
+            else:
+                # Workers that are started elsewhere may be on other hosts, with a cuda:0 each.
+                name = f"worker {spec.worker} {spec.kind}"
+            number_of.append(names.setdefault(name, len(names)))
+        return tuple(names), tuple(number_of)
+
+    def pool(self, memory_bytes: float, fast: LinkSpec, slow: LinkSpec) -> Pool:
+        """The devices of `places` as planner and simulator see them."""
+        names, place_of = self.places()
+        hosts: dict[str, int] = {}
+        host_of: dict[int, int] = {}
+        for spec, place in zip(self.devices, place_of, strict=True):
+            host_of[place] = hosts.setdefault(spec.host, len(hosts))
+        return Pool(
+            devices=len(names),
+            memory_bytes=memory_bytes,
+            devices_per_host=len(names),
+            fast=fast,
+            slow=slow,
+            names=names,
+            host_numbers=tuple(host_of[place] for place in range(len(names))),
+        )
 
     def cost_table(self) -> CostTable | None:
         return None if self.costs is None else CostTable(self.costs)

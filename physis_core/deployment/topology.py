@@ -33,7 +33,8 @@ class Pool:
     """Equal devices in hosts of two link levels: `fast` inside a host, `slow` between hosts.
 
     `memory_bytes` is for weights, KV and activations of one device together. `names` are the
-    devices' names in refusals.
+    devices' names in refusals. `host_numbers`: the host of each device, where hosts are not of
+    `devices_per_host` devices each.
     """
 
     devices: int
@@ -42,6 +43,7 @@ class Pool:
     fast: LinkSpec = INSTANT
     slow: LinkSpec = INSTANT
     names: tuple[str, ...] = ()
+    host_numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -52,7 +54,7 @@ class Pool:
             raise UserError("memory_bytes", self.memory_bytes, "must be positive")
 
     def host_of(self, device: int) -> int:
-        return device // self.devices_per_host
+        return self.host_numbers[device] if self.host_numbers else device // self.devices_per_host
 
     def name_of(self, device: int) -> str:
         return self.names[device] if device < len(self.names) else f"device {device}"
@@ -63,8 +65,7 @@ class Pool:
         return self.fast if self.host_of(source) == self.host_of(target) else self.slow
 
     def hosts(self) -> Sequence[tuple[int, ...]]:
-        per = self.devices_per_host
-        return [
-            tuple(range(first, min(first + per, self.devices)))
-            for first in range(0, self.devices, per)
-        ]
+        found: dict[int, list[int]] = {}
+        for device in range(self.devices):
+            found.setdefault(self.host_of(device), []).append(device)
+        return [tuple(found[host]) for host in sorted(found)]

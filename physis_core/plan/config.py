@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from physis_core.decoding import Count, NotNegative, Part, Positive, decode
+from physis_core.deployment.file import LinkFields, RunFields
 from physis_core.deployment.profile import ModelProfile, load_profile
 from physis_core.deployment.slo import Slo, SloFields, same_meaning
-from physis_core.deployment.topology import INSTANT, LinkSpec, Pool
+from physis_core.deployment.topology import INSTANT, Pool
 from physis_core.files import read_file
 from physis_core.model.backbones import BACKBONES
 from physis_core.plan.analytic import DeviceModel, analytic_profile
@@ -21,22 +22,16 @@ from physis_core.plan.requests import AdmissionPolicy, StreamRequest
 from physis_core.sim.noise import NoiseSpec
 from physis_core.types import UserError
 
+DeviceKind = Literal["emulated", "cpu", "cuda"]
 Goal = Literal["fewest_devices", "shortest_interval", "shortest_response"]
 Index = Annotated[int, Meta(ge=0)]
 
 
-class LinkFields(Part, frozen=True, kw_only=True):
-    latency_us: NotNegative
-    bandwidth_gb_s: Positive
-
-    def spec(self) -> LinkSpec:
-        return LinkSpec(
-            latency_s=self.latency_us / 1e6, bandwidth_bytes_s=self.bandwidth_gb_s * 1e9
-        )
-
-
 class PoolFields(Part, frozen=True, kw_only=True):
+    """`kind`: what the devices are, where the plan is to be run."""
+
     devices: Annotated[int, Meta(ge=1, le=100_000)]
+    kind: DeviceKind = "emulated"
     memory_gib: Positive | None = None
     devices_per_host: Count | None = None
     fast: LinkFields | None = None
@@ -44,13 +39,19 @@ class PoolFields(Part, frozen=True, kw_only=True):
 
 
 class ModelFields(Part, frozen=True, kw_only=True):
-    """A measured `profile` (a file), or a public `backbone` whose profile is computed."""
+    """A measured `profile` (a file), or a public `backbone` whose profile is computed.
+
+    `model` says what runs, where the plan is to be run: a file or folder, or a family's name, whose
+    fields are in `config`.
+    """
 
     profile: str | None = None
     backbone: str | None = None
     tokens_per_latent: Count | None = None
     steps: Annotated[int, Meta(ge=1, le=64)] | None = None
     latents_per_chunk: Count | None = None
+    model: str | None = None
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.profile is None) == (self.backbone is None):
@@ -183,7 +184,11 @@ class PlanFields(Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanConfig:
-    """A plan file with its profiles loaded. `simulate` is None if the file has no such part."""
+    """A plan file with its profiles loaded. `simulate` is None if the file has no such part.
+
+    `runs`: by model, what runs where the plan is run, as far as the file says so. `folder`: that of
+    the file.
+    """
 
     pool: Pool
     models: Mapping[str, ModelProfile]
@@ -191,6 +196,9 @@ class PlanConfig:
     policy: AdmissionPolicy
     goal: Goal
     simulate: SimulationFields | None
+    device: DeviceKind
+    runs: Mapping[str, RunFields]
+    folder: Path
 
 
 def load_plan(path: Path) -> PlanConfig:
@@ -221,6 +229,13 @@ def read_plan(values: Any, folder: Path) -> PlanConfig:
         policy=plan.policy.policy(),
         goal=plan.goal,
         simulate=plan.simulate,
+        device=pool.kind,
+        runs={
+            name: RunFields(model=model.model, config=model.config)
+            for name, model in plan.models.items()
+            if model.model is not None
+        },
+        folder=folder,
     )
 
 

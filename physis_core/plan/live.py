@@ -135,9 +135,8 @@ def live_admission(
 ) -> LiveAdmission:
     """The admission of an engine with this deployment.
 
-    One device here is a GPU, an emulated device, or a worker's thread with all its CPU devices,
-    which take turns. `memory_bytes` is the memory of each. `profiles`: by model. `fast`, `slow`:
-    links within a host and between hosts.
+    One device here is what has time of its own (`Deployment.places`), with `memory_bytes` of
+    memory. `profiles`: by model. `fast`, `slow`: links within a host and between hosts.
 
     Raises:
         UserError: the profile is of another model, or a value is out of range.
@@ -155,33 +154,15 @@ def live_admission(
             )
     if not max_response_s > 0.0:
         raise UserError("max_response_s", max_response_s, "must be positive")
-    shared_device: list[int] = []
-    names: dict[str, int] = {}
-    for index, spec in enumerate(deployment.devices):
-        if spec.emulated:
-            name = f"device {index}"
-        elif spec.kind == "cpu":
-            name = f"worker {spec.worker}"
-        else:
-            # Workers that are started elsewhere may be on other hosts, with a cuda:0 each.
-            here = deployment.workers_from == "spawn"
-            name = spec.kind if here else f"worker {spec.worker} {spec.kind}"
-        shared_device.append(names.setdefault(name, len(names)))
+    _, place_of = deployment.places()
     return LiveAdmission(
-        pool=Pool(
-            devices=len(names),
-            memory_bytes=memory_bytes,
-            devices_per_host=len(names),
-            fast=fast,
-            slow=slow,
-            names=tuple(names),
-        ),
+        pool=deployment.pool(memory_bytes, fast, slow),
         profiles=profiles,
         routes=tuple(
             LiveRoute(
                 model=route.model,
                 partition=route.partition,
-                devices=tuple(shared_device[device] for device in route.device_of_rank),
+                devices=tuple(place_of[device] for device in route.device_of_rank),
             )
             for route in deployment.routes
         ),

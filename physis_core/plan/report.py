@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from physis_core.deployment.slo import Slo, rate_text
 from physis_core.plan.admission import Admission
-from physis_core.plan.config import PlanConfig
+from physis_core.plan.config import PlanConfig, StreamGroup
 from physis_core.plan.placement.grouping import Plan, Planner, pareto
 from physis_core.plan.requests import Admitted
 from physis_core.types import Refused
@@ -40,7 +40,42 @@ def best_plan(planner: Planner, slo: Slo | None, goal: str, most: int) -> Plan |
     return planner.fewest_devices(slo.period_s, slo.max_response_s, most)
 
 
-def plan_report(config: PlanConfig, *, front: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDecision:
+    """Which streams of a group have a place, and why the next one has none."""
+
+    group: StreamGroup
+    admitted: tuple[Admitted, ...]
+    refused: Refused | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """All groups, in order of priority."""
+
+    admission: Admission
+    groups: tuple[GroupDecision, ...]
+
+
+def decide(config: PlanConfig) -> Decision:
+    """Admit the plan's streams to its empty pool."""
+    admission = Admission(config.pool, config.models, config.policy)
+    groups = []
+    for group in sorted(config.streams, key=lambda g: -g.priority):
+        admitted: list[Admitted] = []
+        refused: Refused | None = None
+        for request in group.requests():
+            outcome = admission.request(request)
+            if isinstance(outcome, Refused):
+                # The remaining equal streams would be refused for the same reason.
+                refused = outcome
+                break
+            admitted.append(outcome)
+        groups.append(GroupDecision(group=group, admitted=tuple(admitted), refused=refused))
+    return Decision(admission=admission, groups=tuple(groups))
+
+
+def plan_report(config: PlanConfig, decision: Decision, *, front: bool) -> dict[str, Any]:
     """Tables per model, then the admission of all streams in order of priority."""
     models: dict[str, Any] = {}
     for name, profile in config.models.items():
@@ -66,35 +101,24 @@ def plan_report(config: PlanConfig, *, front: bool) -> dict[str, Any]:
             if best is None or slo is None
             else rate_text(1.0 / best.interval_s, slo.count, slo.per_chunk),
         }
-    return {"models": models, "admission": admission_report(config)}
+    return {"models": models, "admission": admission_report(decision)}
 
 
-def admission_report(config: PlanConfig) -> dict[str, Any]:
-    admission = Admission(config.pool, config.models, config.policy)
-    rows: list[dict[str, Any]] = []
-    for group in sorted(config.streams, key=lambda g: -g.priority):
-        admitted: list[Admitted] = []
-        refused: Refused | None = None
-        for request in group.requests():
-            outcome = admission.request(request)
-            if isinstance(outcome, Refused):
-                # The remaining equal streams would be refused for the same reason.
-                refused = outcome
-                break
-            admitted.append(outcome)
-        rows.append(
-            {
-                "stream": group.name,
-                "model": group.model,
-                "slo": group.slo.explain(),
-                "priority": group.priority,
-                "asked": group.copies,
-                "admitted": len(admitted),
-                "placement": {a.request.stream_id: _place(a) for a in admitted},
-                "refused": None if refused is None else asdict(refused),
-            }
-        )
-    return {"streams": rows, **_pool_report(admission, config.streams and rows)}
+def admission_report(decision: Decision) -> dict[str, Any]:
+    rows = [
+        {
+            "stream": one.group.name,
+            "model": one.group.model,
+            "slo": one.group.slo.explain(),
+            "priority": one.group.priority,
+            "asked": one.group.copies,
+            "admitted": len(one.admitted),
+            "placement": {a.request.stream_id: _place(a) for a in one.admitted},
+            "refused": None if one.refused is None else asdict(one.refused),
+        }
+        for one in decision.groups
+    ]
+    return {"streams": rows, **_pool_report(decision.admission, rows)}
 
 
 def _place(admitted: Admitted) -> dict[str, Any]:

@@ -61,26 +61,13 @@ def simulate(simulation: Simulation) -> dict[str, Any]:
     """Run it. The plan's streams enter at the start, one after the other; arrivals later."""
     plan, fields = simulation.plan, simulation.fields
     admission = Admission(plan.pool, plan.models, plan.policy)
-    costs = {
-        admission.placement.tables.first_key[name] + block: dict(cost.p50_s)
-        for name, profile in plan.models.items()
-        for block, cost in enumerate(profile.block_costs)
-    }
     simulator = Simulator(
-        Scenario(
-            pool=plan.pool,
-            costs=costs,
-            streams=(),
-            end_s=fields.seconds,
+        scenario_of(
+            admission,
+            fields,
             max_batch=plan.policy.max_batch,
             eager_batching=plan.policy.eager_batching,
             boundary_credits=fields.boundary_credits,
-            noise=fields.noise,
-            stalls=tuple(Stall(**msgspec.structs.asdict(stall)) for stall in fields.stalls),
-            per_batch_s=fields.per_batch_us / 1e6,
-            seed=fields.seed,
-            warmup_s=fields.warmup_s,
-            overload_s=fields.overload_check_s,
         )
     )
     arrivals = Arrivals(
@@ -106,6 +93,38 @@ def simulate(simulation: Simulation) -> dict[str, Any]:
         "cpu_s": cpu_s,
         "tasks_per_s": simulator.tasks / cpu_s if cpu_s > 0.0 else 0.0,
     }
+
+
+def scenario_of(
+    admission: Admission,
+    fields: SimulationFields,
+    *,
+    max_batch: int,
+    boundary_credits: int,
+    eager_batching: bool = False,
+) -> Scenario:
+    """The admission's pool and models, at p50 costs, with no stream yet."""
+    first_key = admission.placement.tables.first_key
+    costs = {
+        first_key[name] + block: dict(cost.p50_s)
+        for name, profile in admission.models.items()
+        for block, cost in enumerate(profile.block_costs)
+    }
+    return Scenario(
+        pool=admission.pool,
+        costs=costs,
+        streams=(),
+        end_s=fields.seconds,
+        max_batch=max_batch,
+        eager_batching=eager_batching,
+        boundary_credits=boundary_credits,
+        noise=fields.noise,
+        stalls=tuple(Stall(**msgspec.structs.asdict(stall)) for stall in fields.stalls),
+        per_batch_s=fields.per_batch_us / 1e6,
+        seed=fields.seed,
+        warmup_s=fields.warmup_s,
+        overload_s=fields.overload_check_s,
+    )
 
 
 def _at_start(plan: PlanConfig) -> list[Arrival]:

@@ -10,11 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
+from physis_core.deployment.file import write_deployment
 from physis_core.observe.result_file import check_folder
 from physis_core.observe.tables import print_table
 from physis_core.plan.config import PlanConfig, load_plan
+from physis_core.plan.deployed import deployment_fields
 from physis_core.plan.even_split import compare
-from physis_core.plan.report import plan_report
+from physis_core.plan.report import decide, plan_report
 from physis_core.plan.simulation import simulation_of
 from physis_core.types import UserError
 
@@ -30,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most streams of each model: equal groups of devices against joint scheduling",
     )
     parser.add_argument("--rows", type=int, default=24, help="most rows of each table (0: all)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the deployment that runs what was decided"
+    )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the tables")
 
 
@@ -37,6 +42,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.rows < 0:
         raise UserError("rows", args.rows, "must not be negative")
     check_folder("plot", args.plot)
+    check_folder("out", args.out)
+    if args.out is not None and args.even_split:
+        raise UserError("out", str(args.out), "an even split is only compared, not written")
     config = load_plan(args.file)
     if config.simulate is not None:
         # Only `physis simulate` uses this part, but its errors are reported here too.
@@ -44,7 +52,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     console = Console()
     if args.even_split:
         return _even_split(config, console)
-    report = plan_report(config, front=args.pareto)
+    decision = decide(config)
+    report = plan_report(config, decision, front=args.pareto)
     for name, model in report["models"].items():
         _print_model(name, model, args.rows, console)
     if config.streams:
@@ -54,6 +63,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
         plot_plan(report["models"], args.plot)
         console.print(f"picture: {args.plot}")
+    if args.out is not None:
+        admitted = {one.group.name: one.admitted for one in decision.groups}
+        fields = deployment_fields(config, admitted, args.out.parent)
+        command = f"physis plan {args.file} --out {args.out}"
+        write_deployment(fields, args.out, f"Written by `{command}`.")
+        console.print(f"deployment: {args.out}")
     return {"ok": True, **report}
 
 

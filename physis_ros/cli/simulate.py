@@ -11,9 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
+from physis_core.deployment.file import is_deployment, load_deployment
 from physis_core.observe.result_file import check_folder
 from physis_core.observe.tables import print_table
 from physis_core.plan.config import load_plan
+from physis_core.plan.deployed import simulate_deployed
 from physis_core.plan.simulation import simulate, simulation_of
 from physis_core.types import UserError
 
@@ -22,7 +24,9 @@ MOST_ROWS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, help="YAML: a plan with a `simulate` part (config/plan)")
+    parser.add_argument(
+        "file", type=Path, help="YAML: a plan (config/plan) or a deployment of `physis plan --out`"
+    )
     parser.add_argument("--seconds", type=float, help="simulated time; replaces the file's")
     parser.add_argument("--seed", type=int, help="replaces the file's")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the run")
@@ -34,8 +38,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.seed is not None and args.seed < 0:
         raise UserError("seed", args.seed, "must not be negative")
     check_folder("plot", args.plot)
-    plan = load_plan(args.file)
-    outcome = simulate(simulation_of(plan, seconds=args.seconds, seed=args.seed))
+    if is_deployment(args.file):
+        planned = load_deployment(args.file)
+        outcome = simulate_deployed(planned, seconds=args.seconds, seed=args.seed)
+    else:
+        plan = load_plan(args.file)
+        outcome = simulate(simulation_of(plan, seconds=args.seconds, seed=args.seed))
     console = Console()
     _print(outcome, console)
     if args.plot is not None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from physis_core.deployment.profile import ModelProfile
 from physis_core.files import read_file
 from physis_core.plan.config import read_plan
-from physis_core.plan.report import admission_report
+from physis_core.plan.report import admission_report, decide
 from physis_core.plan.simulation import simulate, simulation_of
 from physis_core.plan.slo_check import (
     PlacedStream,
@@ -147,7 +147,7 @@ def test_the_simulation_lets_in_what_the_plan_admits() -> None:
     few["streams"] = [{**short, "copies": 20}, {**long, "copies": 20}]
     few["simulate"] = {"seconds": 2}
     plan = read_plan(few, Path())
-    planned = admission_report(plan)["streams"]
+    planned = admission_report(decide(plan))["streams"]
     outcome = simulate(simulation_of(plan))
     assert 0 < planned[0]["admitted"] < 20
     names = [row["stream"] for row in outcome["streams"]]

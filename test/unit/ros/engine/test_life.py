@@ -17,7 +17,7 @@ from physis_ros.engine.life import check_stream_names, one_line, start_engine
 class LateEngine:
     """Never ready in time, unless it is told to give up."""
 
-    deployment = SimpleNamespace(workers=2, model=SimpleNamespace(label="tiny"))
+    deployment = SimpleNamespace(workers=2, models={"model": SimpleNamespace(label="tiny")})
 
     def start(self, timeout_s: float, given_up: Callable[[], bool]) -> None:
         if given_up():
