@@ -285,16 +285,19 @@ def simple_deployment(
 ) -> Deployment:
     """One route, one virtual rank per device; each worker hosts a contiguous run of ranks.
 
-    `options` are further fields of `Deployment`. There are fewer ranks, and fewer workers, than
-    requested where the partition has no more.
+    `device_kind` `cuda` gives each worker a GPU of its own: `cuda:0` to the first, `cuda:1` to the
+    second. `options` are further fields of `Deployment`. There are fewer ranks, and fewer workers,
+    than requested where the partition has no more.
     """
     graph = describe(model).graph
     cut = make_partition(partition, graph, devices, block_costs)
     if workers < 0:
         raise UserError("workers", workers, "must not be below 0")
     used = min(workers, cut.ranks)
+    worker_of = [rank * used // cut.ranks for rank in range(cut.ranks)]
     specs = tuple(
-        DeviceSpec(kind=device_kind, worker=rank * used // cut.ranks) for rank in range(cut.ranks)
+        DeviceSpec(kind=f"cuda:{worker}" if device_kind == "cuda" else device_kind, worker=worker)
+        for worker in worker_of
     )
     route = Route(partition=cut, device_of_rank=tuple(range(cut.ranks)))
     return Deployment(

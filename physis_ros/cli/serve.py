@@ -1,16 +1,18 @@
 """`physis serve`: the engine on a GPU host, for robots on other hosts of the same ROS domain.
 
-It runs the stack `engine` with its most used parameters as options. Its workers run on this host,
-or torchrun starts them on several hosts.
+It runs the stack `engine`: what a deployment file says, or one model with the most used parameters
+as options. Its workers run on this host, or torchrun starts them on several hosts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from physis_core.cluster.orders import shared_key
+from physis_core.deployment.file import load_deployment
 from physis_core.types import UserError
 from physis_ros.cli import up
 
@@ -28,6 +30,13 @@ _OPTIONS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "deployment",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="a deployment (`physis plan --out`): its models, devices, routes and streams",
+    )
     for name in _OPTIONS:
         parser.add_argument(
             f"--{name.replace('_', '-')}", help=f"engine_node's parameter {name}", metavar="VALUE"
@@ -60,6 +69,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _sets(args: argparse.Namespace) -> list[str]:
     """The options as `node.parameter=value`, weaker than an explicit --set."""
+    if args.deployment is not None:
+        for name in (*_OPTIONS, "streams", "front"):
+            if getattr(args, name) is not None:
+                raise UserError(name, getattr(args, name), "stands in the deployment file")
+        # Here, too: a wrong field is said before any process starts.
+        load_deployment(args.deployment)
+        return [f"engine_node.deployment={args.deployment.resolve()}"]
     sets = [
         f"engine_node.{name}={getattr(args, name)}"
         for name in _OPTIONS

@@ -17,18 +17,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import rclpy.validate_namespace
 from rclpy.exceptions import InvalidNamespaceException
 
-from physis_core.deployment.deployment import ONLY_MODEL, Deployment
-from physis_core.deployment.profile import load_profile
 from physis_core.engine.engine import Engine, EngineEvent
-from physis_core.engine.stream import StreamAdmission
-from physis_core.model.registry import describe
-from physis_core.plan.live import live_admission
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.diagnosis import diagnoses
 from physis_ros.engine.life import (
@@ -39,14 +33,12 @@ from physis_ros.engine.life import (
     start_engine,
 )
 from physis_ros.engine.parameters import EngineParameters
+from physis_ros.engine.served import Served, served
 from physis_ros.engine.stream import StreamSettings
 from physis_ros.engine.streams import EngineStreams
-from physis_ros.engine.wam_codec import WamContract, wam_contract
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
-from physis_ros.node.model_file import named_model
 from physis_ros.node.system import give_back_memory
-from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import CloseStream, OpenStream
 
 _HOUSEKEEPING_PERIOD_S = 0.5
@@ -58,9 +50,8 @@ class EngineNode(PhysisNode[EngineParameters]):
     def __init__(self) -> None:
         super().__init__("engine_node", EngineParameters)
         self._engine: Engine | None = None
-        self._contract: WamContract | None = None
+        self._served: Served | None = None
         self._streams: EngineStreams | None = None
-        self._period_s = 0.0
         self._failed: set[str] = set()
         self._notes: dict[str, int] = {}
         self._lost = ""
@@ -76,59 +67,62 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def configure(self) -> None:
         params = self.params
-        model = named_model(params.model)
-        described = describe(model)
-        self._contract = contract = wam_contract(params.model, described)
-        check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
-        self._period_s = params.period_s or described.period_s or 0.0
-        if not self._period_s:
-            raise UserError("period_s", params.period_s, "the model names none: set it")
-        if params.lookahead_initial_s > contract.lookahead_max_s:
-            raise UserError(
-                "lookahead_initial_s",
-                params.lookahead_initial_s,
-                f"the model was trained for at most {contract.lookahead_max_s:g} s",
-            )
-        deployment = params.deployment(
-            model,
-            workers_from=params.workers_from,
-            front_host=params.front_host,
-            front_port=params.front_port,
-            bind_cores=params.bind_cores,
-            recovery=params.recovery,
-            snapshot_every=params.snapshot_every,
-            respawns=params.respawns,
-        )
+        self._served = what = served(params)
         self._engine = Engine(
-            deployment,
+            what.deployment,
             on_chunk=self._on_chunk,
             on_event=self._on_event,
-            admission=_admission(params, deployment),
+            admission=what.admission,
         )
         log = self.get_logger()
+        if what.planned and what.admission is None:
+            log.warning(f"{params.deployment}: a model has no profile: all streams are admitted")
         start_engine(self._engine, params.start_timeout_s, self.stopping, log.info)
+        shapes = ", ".join(
+            f"{what.deployment.models[name].label}: {one.purpose}"
+            for name, one in what.models.items()
+        )
         log.info(
-            f"{model.label}: {described.steps} steps x {described.blocks} blocks, "
-            f"{params.partition} over "
-            f"{len(deployment.devices)} devices in {deployment.workers} workers; "
+            f"{shapes}; {len(what.deployment.routes)} routes over "
+            f"{len(what.deployment.devices)} devices in {what.deployment.workers} workers; "
             f"warm-up {self._engine.warmup_s:.2f} s"
         )
 
     def activate(self) -> None:
         let_engine_threads_run()
-        assert self._engine is not None and self._contract is not None, "activate follows configure"
-        self._streams = EngineStreams(self, self._engine, self._contract, self._last_epoch)
-        for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
-            refused = self._streams.open(
-                StreamSettings(stream_id=stream_id, namespace=namespace, period_s=self._period_s)
-            )
+        what = self._served
+        assert self._engine is not None and what is not None, "activate follows configure"
+        self._streams = EngineStreams(self, self._engine, self._last_epoch)
+        for settings in self._at_start(what):
+            refused = self._streams.open(settings)
             if refused is not None:
-                raise UserError("stream_ids", stream_id, refused.sentence)
+                raise UserError("stream_ids", settings.stream_id, refused.sentence)
         self._services_made = [
             self.create_service(OPEN_STREAM.type, OPEN_STREAM.name, self._serve_open),
             self.create_service(CLOSE_STREAM.type, CLOSE_STREAM.name, self._serve_close),
         ]
         self._timer = self.steady_timer(_HOUSEKEEPING_PERIOD_S, self._keep_house)
+
+    def _at_start(self, what: Served) -> list[StreamSettings]:
+        """The streams of the deployment file, or those of the parameters."""
+        named = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
+        if not self.params.deployment:
+            one = what.model("")
+            return [
+                StreamSettings(stream_id=name, namespace=space, model=one, period_s=one.period_s)
+                for name, space in named.items()
+            ]
+        return [
+            StreamSettings(
+                stream_id=name,
+                namespace=named.get(name, name),
+                model=what.models[planned.model],
+                route=planned.route,
+                period_s=planned.slo.period_s,
+                priority=planned.priority,
+            )
+            for name, planned in what.planned.items()
+        ]
 
     def deactivate(self) -> None:
         destroy_handlers(self, self._timer, self._services_made)
@@ -143,7 +137,7 @@ class EngineNode(PhysisNode[EngineParameters]):
         if self._engine is not None:
             self._engine.close()
         self._engine = None
-        self._contract = None
+        self._served = None
         self._notes.clear()
         give_back_memory()
 
@@ -172,7 +166,8 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def _settings(self, request: OpenStream.Request, streams: EngineStreams) -> StreamSettings:
         """Raises UserError where the request cannot be met as it stands."""
-        stream_id = request.stream_id
+        stream_id, what = request.stream_id, self._served
+        assert what is not None
         configured = dict(zip(self.params.stream_ids, self.params.stream_namespaces))
         namespace = configured.get(stream_id, stream_id)
         if stream_id in streams.by_id:
@@ -180,10 +175,19 @@ class EngineNode(PhysisNode[EngineParameters]):
         if not math.isfinite(request.period_s) or request.period_s < 0.0:
             raise UserError("period_s", request.period_s, "must be above 0, or 0: the default")
         _check_namespace("stream_id", namespace)
+        planned = what.planned.get(stream_id)
+        if planned is not None and request.model not in ("", planned.model):
+            raise UserError("model", request.model, f"the file runs {planned.model} as {stream_id}")
+        model = what.model(request.model if planned is None else planned.model)
+        period_s = request.period_s or (model.period_s if planned is None else planned.slo.period_s)
+        if not period_s:
+            raise UserError("period_s", request.period_s, f"{model.name} names none: set it")
         return StreamSettings(
             stream_id=stream_id,
             namespace=namespace,
-            period_s=request.period_s or self._period_s,
+            model=model,
+            route=None if planned is None else planned.route,
+            period_s=period_s,
             instruction=request.instruction,
             priority=int(request.priority),
         )
@@ -260,18 +264,6 @@ class EngineNode(PhysisNode[EngineParameters]):
         return diagnoses(
             self._engine.status(), list(streams.by_id.values()), lost=self._lost, notes=self._notes
         )
-
-
-def _admission(params: EngineParameters, deployment: Deployment) -> StreamAdmission | None:
-    """The planner's admission where a profile is given."""
-    if not params.profile:
-        return None
-    return live_admission(
-        deployment,
-        {ONLY_MODEL: load_profile(Path(params.profile).expanduser())},
-        memory_bytes=params.device_memory_gib * 2**30 or math.inf,
-        max_response_s=params.slo_response_s or math.inf,
-    )
 
 
 def _check_namespace(field: str, namespace: str) -> None:

@@ -7,15 +7,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from physis_ros.engine.pipeline_parameters import PipelineParameters
-from physis_ros.node.parameters import REQUIRED, param
+from physis_ros.node.parameters import param
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParameters(PipelineParameters):
     model: str = param(
-        REQUIRED,
-        description="What moves the robot: a file or folder that says what it is, a name in "
-        "checkpoints/, or a registered family; cameras, joints, sizes and period come from it",
+        "",
+        description="What moves the robot, where no deployment is given: a file or folder that "
+        "says what it is, a name in checkpoints/, or a registered family; cameras, joints, sizes "
+        "and period come from it",
+    )
+    deployment: str = param(
+        "",
+        description="A deployment file (`physis plan --out`, or your own): models, devices, routes "
+        "and streams come from it, in place of model, partition, devices, workers, profile and "
+        "what else it states; empty: one model by the parameters",
     )
     workers_from: str = param(
         "spawn",

@@ -39,7 +39,7 @@ class PipelineParameters(BaseParameters):
         minimum=0,
         maximum=1024,
     )
-    device_kind: str = param("cpu", description="cpu, or cuda:N")
+    device_kind: str = param("cpu", description="cpu, cuda:N, or cuda: a GPU for each worker")
     link: str = param("gloo", description="Transport between workers", choices=("gloo", "nccl"))
     threads: int = param(1, description="Threads of each worker", minimum=1, maximum=256)
     max_batch: int = param(
@@ -56,7 +56,7 @@ class PipelineParameters(BaseParameters):
         maximum=3600.0,
     )
 
-    def deployment(self, model: ModelRef, **more: Any) -> Deployment:
+    def simple_deployment(self, model: ModelRef, **more: Any) -> Deployment:
         """A deployment of `model` with these parameters; `more`: further fields of Deployment."""
         from physis_core.deployment.deployment import simple_deployment
 

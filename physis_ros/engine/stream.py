@@ -19,7 +19,8 @@ from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.chunk_messages import chunk_message, observation_from_message
 from physis_ros.engine.life import one_line
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
-from physis_ros.engine.wam_codec import WamContract, action_positions
+from physis_ros.engine.served import ServedModel
+from physis_ros.engine.wam_codec import action_positions
 from physis_ros.msg import Observation as ObservationMessage
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.interfaces import OBSERVATION, Topic, in_namespace
@@ -34,13 +35,17 @@ _SILENCE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """How somebody wants a stream. `namespace`: of its topics, below the node's own."""
+    """How somebody wants a stream. `namespace`: of its topics, below the node's own. `route`: None:
+    the first route of the model that admits it.
+    """
 
     stream_id: str
     namespace: str
+    model: ServedModel
     period_s: float
     instruction: str = ""
     priority: int = 0
+    route: int | None = None
 
 
 class EngineStream:
@@ -52,7 +57,6 @@ class EngineStream:
         self,
         node: PhysisNode[Any],
         engine: Engine,
-        contract: WamContract,
         *,
         settings: StreamSettings,
         chunk_topic: Topic,
@@ -72,7 +76,7 @@ class EngineStream:
         self._changing = False
         self._node = node
         self._engine = engine
-        self._contract = contract
+        self._contract = settings.model.contract
         self._epoch_base = epoch_base
         self._apart = apart
         self._lock = threading.Lock()

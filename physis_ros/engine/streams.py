@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from rclpy.task import Future
@@ -20,7 +21,6 @@ from physis_core.types import Refresh, Refused
 from physis_ros.engine.lookahead import LookaheadConfig
 from physis_ros.engine.parameters import EngineParameters
 from physis_ros.engine.stream import EngineStream, StreamSettings
-from physis_ros.engine.wam_codec import WamContract
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.interfaces import action_chunk
 
@@ -41,27 +41,35 @@ class EngineStreams:
         self,
         node: PhysisNode[EngineParameters],
         engine: Engine,
-        contract: WamContract,
         last_epoch: dict[str, int],
     ) -> None:
         self.by_id: dict[str, EngineStream] = {}
         self._node = node
         self._engine = engine
-        self._contract = contract
         self._last_epoch = last_epoch
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="engine-streams")
 
     def open(self, settings: StreamSettings) -> Refused | None:
         """Open (or, where it failed, open again) and wait for the engine."""
         config = self._begin(settings)
-        return self._settle(settings, self._engine.open_stream(config, timeout_s=ANSWER_S))
+        return self._settle(settings, self._open(settings, config))
 
     async def open_later(self, settings: StreamSettings) -> Refused | None:
         """The same, with the executor free meanwhile."""
         config = self._begin(settings)
-        opened = await self._apart(lambda: self._engine.open_stream(config, timeout_s=ANSWER_S))
+        opened = await self._apart(lambda: self._open(settings, config))
         assert opened is not None, "what was awaited has its result"
         return self._settle(settings, opened)
+
+    def _open(self, settings: StreamSettings, config: StreamConfig) -> StreamHandle | Refused:
+        """On the given route, or on the first of its model that has room. The engine admits."""
+        routes = settings.model.routes if settings.route is None else (settings.route,)
+        opened: StreamHandle | Refused = Refused(reason="no route runs its model")
+        for route in routes:
+            opened = self._engine.open_stream(replace(config, route=route), timeout_s=ANSWER_S)
+            if not isinstance(opened, Refused) or not opened.short_resource:
+                break
+        return opened
 
     async def close_later(self, stream_id: str, *, drain: bool) -> bool:
         """False where it did not drain in time and was cancelled."""
@@ -101,12 +109,11 @@ class EngineStreams:
             self.by_id[settings.stream_id] = EngineStream(
                 self._node,
                 self._engine,
-                self._contract,
                 settings=settings,
                 chunk_topic=action_chunk(params.deadline_s, params.lease_s, offered=True),
                 lookahead=LookaheadConfig(
                     initial_s=params.lookahead_initial_s,
-                    max_s=self._contract.lookahead_max_s,
+                    max_s=settings.model.contract.lookahead_max_s,
                     quantile=params.lookahead_quantile,
                 ),
                 epoch_base=epoch_base,

@@ -79,7 +79,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         contract = world_contract(params.model, described)
         check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
         check_rate(contract, params.frame_hz)
-        deployment = params.deployment(model)
+        deployment = params.simple_deployment(model)
         self._contract = contract
         self._engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
         # After the engine: its workers import torch at the same time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -39,18 +40,16 @@ JOINTS = ("a_joint", "b_joint")
 QUICK = ("workers:=0", "devices:=1", "partition:=sequential", "max_batch:=1")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model of two joints."""
+def random_policy(path: Path, joint_names: tuple[str, ...], blocks: int) -> Path:
     torch.manual_seed(0)
     config = TinyConfig(
-        joint_names=JOINTS,
+        joint_names=joint_names,
         camera_names=("front",),
-        position_mean=(0.0, 0.0),
-        position_std=(1.0, 1.0),
+        position_mean=(0.0,) * len(joint_names),
+        position_std=(1.0,) * len(joint_names),
         image_size=(32, 32),
         steps=2,
-        blocks=2,
+        blocks=blocks,
         dim=16,
         heads=2,
         ffn=32,
@@ -58,9 +57,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         image_channels=4,
         window_chunks=2,
     )
-    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
     checkpoint.save(path, config, TinyNetwork(config).state_dict(), {})
     return path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model of two joints."""
+    return random_policy(tmp_path_factory.mktemp("checkpoint") / "small.safetensors", JOINTS, 2)
 
 
 class Robot:
@@ -116,6 +120,45 @@ def test_chunks_flow_with_ordered_stamps_and_placed_points(ros: Any, small: Path
     assert ids == sorted(ids)
     assert len({chunk.epoch for chunk in chunks}) == 1
     ros.wait_for_diagnosis("stream arm", "streaming")
+    assert ros.stop(engine) == 0
+
+
+DEPLOYMENT = """
+models:
+  two: {model: two.safetensors}
+  three: {model: three.safetensors}
+devices: [{kind: cpu}]
+routes:
+  two: {model: two, partition: sequential, devices: [0]}
+  three: {model: three, partition: sequential, devices: [0]}
+streams:
+  - {name: left, routes: [two], slo: {count: action_chunks, per_chunk: 1, period_ms: 100}}
+engine: {workers: 0, max_batch: 2}
+"""
+
+
+def test_a_deployment_serves_two_models_to_robots_of_other_joints(
+    ros: Any, small: Path, tmp_path: Path
+) -> None:
+    shutil.copy(small, tmp_path / "two.safetensors")
+    joints = ("c_joint", "d_joint", "e_joint")
+    random_policy(tmp_path / "three.safetensors", joints, 3)
+    file = tmp_path / "deployment.yaml"
+    file.write_text(DEPLOYMENT)
+    of_two = ros.listen(in_namespace(ACTION_CHUNK, "left"))
+    of_three = ros.listen(in_namespace(ACTION_CHUNK, "right"))
+    Robot(ros, "left", "left")
+    robot = Robot(ros, "right", "right")
+    robot.joint_names = list(joints)
+    engine = ros.start("engine_node", f"deployment:={file}")
+    ros.wait(lambda: len(of_two) >= 5, "5 chunks of the file's stream")
+    opened = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right", model="nobody"))
+    assert opened.reason == "model: 'nobody': must be one of two, three"
+    opened = ros.call(OPEN_STREAM, OpenStream.Request(stream_id="right", model="three"))
+    assert opened.admitted, opened.reason
+    ros.wait(lambda: len(of_three) >= 5, "5 chunks of the stream that was opened later")
+    assert of_two[-1].joint_names == list(JOINTS)
+    assert of_three[-1].joint_names == list(joints)
     assert ros.stop(engine) == 0
 
 

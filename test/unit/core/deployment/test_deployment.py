@@ -100,6 +100,16 @@ def test_a_worker_that_does_not_exist_is_refused():
         )
 
 
+def test_each_worker_has_a_gpu_of_its_own_and_its_devices_share_it():
+    deployment = simple_deployment(REF, partition="stage", devices=8, workers=4, device_kind="cuda")
+    assert [(d.kind, d.worker) for d in deployment.devices] == [
+        (f"cuda:{worker}", worker) for worker in (0, 0, 1, 1, 2, 2, 3, 3)
+    ]
+    assert deployment.places()[1] == (0, 0, 1, 1, 2, 2, 3, 3)
+    one = simple_deployment(REF, partition="stage", devices=2, workers=2, device_kind="cuda:1")
+    assert one.places() == (("cuda:1",), (0, 0)), "two workers on one GPU where it is asked for"
+
+
 def two_models(**options):
     small = ModelRef(family="synthetic", config={"steps": 2, "blocks": 2})
     large = ModelRef(family="synthetic", config={"steps": 3, "blocks": 4})

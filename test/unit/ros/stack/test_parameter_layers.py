@@ -99,7 +99,7 @@ def test_the_last_layer_that_names_a_parameter_sets_it(
         ("buffer_node", {"joint_names": [1]}, "joint_names: 1: must be str"),
         ("buffer_node", {"window_chunks": 10**30}, "window_chunks: .*must fit in 64 bits"),
         ("engine_node", {"seed": 2**63}, "seed: 9223372036854775808: .*64 bits"),
-        ("engine_node", {}, "engine_node.model: None: must be set"),
+        ("world_node", {}, "world_node.model: None: must be set"),
     ],
 )
 def test_what_does_not_fit_is_one_line(node: str, values: dict[str, Any], message: str) -> None:
