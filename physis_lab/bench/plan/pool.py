@@ -129,10 +129,8 @@ def figures_of(rounds: Sequence[Compared]) -> dict[str, Figure]:
 
     def worst(name: str) -> Any:
         def of(one: Compared) -> float:
-            return max(
-                abs(getattr(one.run[c], name) / getattr(one.simulated[c], name) - 1.0)
-                for c in one.run
-            )
+            pairs = ((asdict(one.run[c]), asdict(one.simulated[c])) for c in one.run)
+            return max(abs(float(ran[name]) / float(sim[name]) - 1.0) for ran, sim in pairs)
 
         return of
 
