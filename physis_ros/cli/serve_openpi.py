@@ -15,7 +15,7 @@ from physis_core.types import UserError
 from physis_ros.cli import up
 from physis_ros.engine.life import start_engine
 from physis_ros.engine.parameters import EngineParameters
-from physis_ros.node.model_file import named_model
+from physis_ros.engine.served import served
 from physis_ros.node.share import share_directory
 from physis_ros.policies.key_file import read_key
 from physis_ros.policies.openpi_server import ServerConfig, start_server
@@ -40,42 +40,41 @@ def serve_openpi(args: argparse.Namespace) -> dict[str, Any]:
     (run,) = resolve(load_stack("engine", share), up.options_from(args), share)
     values = {name: one.value for name, one in run.settings.items() if name not in OF_ROS}
     params = EngineParameters(**values)
-    model = named_model(params.model)
-    served = ServedEngine(params.deployment(model), contract, seed=params.seed)
+    engine = ServedEngine(served(params), contract, seed=params.seed)
     try:
-        return asyncio.run(_serve(served, config, params, args.duration_s))
+        return asyncio.run(_serve(engine, config, params, args.duration_s))
     finally:
-        served.end()
+        engine.end()
 
 
 async def _serve(
-    served: ServedEngine, config: ServerConfig, params: EngineParameters, duration_s: float
+    engine: ServedEngine, config: ServerConfig, params: EngineParameters, duration_s: float
 ) -> dict[str, Any]:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     # Listen first: an address that is taken is told at once, a client waits for the warm-up.
-    server = await start_server(served, config)
+    server = await start_server(engine, config)
     try:
         await loop.run_in_executor(
             None,
             lambda: start_engine(
-                served.engine, params.start_timeout_s, stop.is_set, lambda line: _say(str(line))
+                engine.engine, params.start_timeout_s, stop.is_set, lambda line: _say(str(line))
             ),
         )
         key = "with an API key" if config.api_key else "without an API key"
-        _say(f"{served.label} on openpi://{config.host}:{config.port}, {key} (Ctrl-C stops)")
+        _say(f"{engine.label} on openpi://{config.host}:{config.port}, {key} (Ctrl-C stops)")
         if config.host not in _LOOPBACK and not config.api_key:
             _say("whoever reaches this address moves the robot: consider --api-key-file")
         begun_s = time.monotonic()
-        ends = [asyncio.create_task(event.wait()) for event in (stop, served.failed)]
+        ends = [asyncio.create_task(event.wait()) for event in (stop, engine.failed)]
         await asyncio.wait(ends, timeout=duration_s or None, return_when=asyncio.FIRST_COMPLETED)
     except InterruptedError:
         return {"ok": True, "ran_s": 0.0}
     finally:
         server.close()
         await server.wait_closed()
-    failure = served.engine.failure or ("a worker was lost" if served.failed.is_set() else "")
+    failure = engine.engine.failure or ("a worker was lost" if engine.failed.is_set() else "")
     if failure:
         _say(f"stopped: {failure}")
     return {"ok": not failure, "failure": failure, "ran_s": time.monotonic() - begun_s}

@@ -13,8 +13,7 @@ from physis_ros.node.parameters import REQUIRED, BaseParameters, param
 class PolicyParameters(BaseParameters):
     policy: str = param(
         REQUIRED,
-        description="The policy server: openpi://HOST:PORT, gr00t://HOST:PORT or "
-        "cosmos+http://HOST:PORT/act",
+        description="The policy server: openpi://HOST:PORT",
     )
     policy_contract: str = param(
         REQUIRED,

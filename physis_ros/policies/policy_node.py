@@ -55,7 +55,7 @@ class PolicyNode(PhysisNode[PolicyParameters]):
         self._contract = contract = load_policy_contract(params.policy_contract)
         check_robot_joints(contract.actions.joints, params.robot_file, params.joint_prefix)
         address = parse_address(params.policy)
-        self._opener = opener(address, contract)
+        self._opener = opener(address)
         self._link = LinkConfig(
             address=address,
             options=WireOptions(

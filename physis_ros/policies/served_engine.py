@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from physis_core.deployment.deployment import Deployment
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamConfig
 from physis_core.model.registry import describe
 from physis_core.types import FinishedChunk, Observation, ObservationStamp, Refused, UserError
+from physis_ros.engine.served import Served
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
-from physis_ros.engine.wam_codec import action_positions, observation_tensors, wam_contract
+from physis_ros.engine.wam_codec import action_positions, observation_tensors
 from physis_ros.node.waiting import one_line
 from physis_ros.policies.payload import Floats, RobotInputs
 from physis_ros.robot.policy_contract import PolicyContract, contract_of_model
@@ -39,18 +39,24 @@ class ServedEngine:
     """Engine and contract of one server. Every method is called on the server's event loop."""
 
     def __init__(
-        self, deployment: Deployment, contract: PolicyContract | None = None, *, seed: int = 0
+        self, what: Served, contract: PolicyContract | None = None, *, model: str = "", seed: int = 0
     ) -> None:
-        described = describe(deployment.model)
-        self._wam = wam_contract(deployment.model.label, described)
-        self.contract = contract or contract_of_model(described)
+        one = what.model(model)
+        ref = what.deployment.models[one.name]
+        self._wam = one.contract
+        self._route = one.routes[0]
+        self.contract = contract or contract_of_model(describe(ref))
         if set(self.contract.actions.joints) != set(self._wam.joint_names):
             shown = sorted(set(self.contract.actions.joints) ^ set(self._wam.joint_names))
             raise UserError("policy_contract", shown, "joints that only one of both has")
-        self.label = deployment.model.label
-        self.engine = Engine(deployment, on_chunk=self._on_chunk, on_event=self._on_event)
+        self.label = ref.label
+        self.engine = Engine(
+            what.deployment,
+            on_chunk=self._on_chunk,
+            on_event=self._on_event,
+            admission=what.admission,
+        )
         self.failed = asyncio.Event()
-        self._described = described
         self._seed = seed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[str, ServedSession] = {}
@@ -89,6 +95,7 @@ class ServedEngine:
             stream_id=stream_id,
             release="on_observation",
             seed=self._seed,
+            route=self._route,
             max_in_flight=MOST_IN_FLIGHT,
         )
         opened = await self.apart(lambda: self.engine.open_stream(config))

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from physis_core.types import UserError
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<port>\d{1,5})")
-SCHEMES = ("openpi", "gr00t", "cosmos+http")
+SCHEMES = ("openpi",)
 
 
 class WireError(Exception):
@@ -23,7 +23,7 @@ class ServerRefusal(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyAddress:
-    """`openpi://HOST:PORT`, `gr00t://HOST:PORT` or `cosmos+http://HOST:PORT/act`."""
+    """`SCHEME://HOST:PORT`, and for some a path."""
 
     scheme: str
     host: str
@@ -74,7 +74,7 @@ def parse_address(text: str) -> PolicyAddress:
     """Raises UserError where it is none."""
     found = _ADDRESS.match(text)
     if found is None or not 0 < int(found["port"]) < 65536:
-        raise UserError("policy", text, "must be openpi://HOST:PORT, gr00t:// or cosmos+http://")
+        raise UserError("policy", text, "must be openpi://HOST:PORT")
     if found["scheme"] not in SCHEMES:
         raise UserError("policy", text, f"its scheme must be one of {', '.join(SCHEMES)}")
     path = text[found.end() :]

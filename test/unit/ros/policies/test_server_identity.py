@@ -50,13 +50,9 @@ def test_inputs_are_those_that_the_server_lists() -> None:
 
 
 def test_an_address_is_checked() -> None:
-    found = parse_address("cosmos+http://host:8777/act")
-    assert (found.scheme, found.host, found.port, found.path) == (
-        "cosmos+http",
-        "host",
-        8777,
-        "/act",
-    )
+    found = parse_address("openpi://host:8777/v1/robot")
+    shown = (found.scheme, found.host, found.port, found.path)
+    assert shown == ("openpi", "host", 8777, "/v1/robot")
     for wrong in ("host:8000", "openpi://host", "openpi://host:99999", "http://host:1", ""):
         with pytest.raises(UserError, match="policy"):
             parse_address(wrong)
