@@ -19,8 +19,8 @@ from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamConfig
 from physis_core.model.registry import describe
 from physis_core.types import FinishedChunk, Observation, ObservationStamp, Refused, UserError
-from physis_ros.engine.served import Served
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
+from physis_ros.engine.served import Served
 from physis_ros.engine.wam_codec import action_positions, observation_tensors
 from physis_ros.node.waiting import one_line
 from physis_ros.policies.payload import Floats, RobotInputs
@@ -36,12 +36,21 @@ class RequestFailed(Exception):
 
 
 class ServedEngine:
-    """Engine and contract of one server. Every method is called on the server's event loop."""
+    """Engine and contract of one server. Every method is called on the server's event loop.
+
+    Raises:
+        UserError: the engine has several models, or the contract is for other joints.
+    """
 
     def __init__(
-        self, what: Served, contract: PolicyContract | None = None, *, model: str = "", seed: int = 0
+        self,
+        what: Served,
+        contract: PolicyContract | None = None,
+        *,
+        model: str = "",
+        seed: int = 0,
     ) -> None:
-        one = what.model(model)
+        one = what.model("")
         ref = what.deployment.models[one.name]
         self._wam = one.contract
         self._route = one.routes[0]
