@@ -11,6 +11,7 @@ The file (YAML or JSON) is what `physis profile` writes and `physis plan` reads:
     window_chunks: 18
     sink_chunks: 0
     kv_bytes: 194641920         # of one (stream, stage), window full
+    decoder_kv_bytes: null      # where the last block is a decoder: what it keeps of a stream
     hidden_bytes: 5406720       # what one hop carries
     activation_bytes: 200000000 # workspace of one running task of batch 1; grows with the batch
     shared_weight_bytes: 0      # embed, head: on the devices of the first and last block
@@ -72,6 +73,7 @@ class ModelProfile:
     window_chunks: Count
     sink_chunks: Annotated[int, Meta(ge=0)] = 0
     kv_bytes: NotNegative
+    decoder_kv_bytes: NotNegative | None = None
     hidden_bytes: NotNegative
     activation_bytes: NotNegative = 0.0
     shared_weight_bytes: NotNegative = 0.0
@@ -101,10 +103,18 @@ class ModelProfile:
         return self.kv_bytes_of(range(self.graph.stages))
 
     def kv_bytes_of(self, stages: Collection[int]) -> float:
-        """KV of these stages of one stream; with clean KV the steps share one cache."""
+        """KV of these stages of one stream; with clean KV the steps share one cache.
+
+        A decoder keeps what it remembers at the last step alone.
+        """
+        decoder = 0.0
+        if self.decoder_kv_bytes is not None:
+            if self.steps * self.blocks - 1 in stages:
+                decoder = self.decoder_kv_bytes
+            stages = [stage for stage in stages if stage % self.blocks != self.blocks - 1]
         if self.kv == "clean":
-            return len({stage % self.blocks for stage in stages}) * self.kv_bytes
-        return len(stages) * self.kv_bytes
+            return len({stage % self.blocks for stage in stages}) * self.kv_bytes + decoder
+        return len(stages) * self.kv_bytes + decoder
 
     def table(self, *, p99: bool = False) -> CostTable:
         """Costs by block 0 .. L-1."""

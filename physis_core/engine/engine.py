@@ -30,6 +30,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ from physis_core.engine.observations import checked_observation
 from physis_core.engine.stream import StreamAdmission, StreamConfig, StreamHandle
 from physis_core.engine.stream_state import LIVE
 from physis_core.engine.way_back import RecoveryRecord
-from physis_core.model.registry import family
+from physis_core.model.registry import condition_encoder, family
 from physis_core.observe.recorder import TASK_DTYPE
 from physis_core.observe.trace import RunTrace, chunk_rows, merge_tasks
 from physis_core.types import FinishedChunk, Observation, Refused, UserError
@@ -109,6 +110,7 @@ class Engine:
         except BaseException:
             cluster.close()
             raise
+        self._encoders = {name: condition_encoder(ref) for name, ref in deployment.models.items()}
         self.warmup_s = math.nan
         self.measured_costs: dict[int, dict[int, float]] = {}
         """Seconds by key and batch size, as the workers measured them at start."""
@@ -195,8 +197,16 @@ class Engine:
     # -- streams ----------------------------------------------------------------------------------
 
     def open_stream(self, config: StreamConfig, timeout_s: float = 30.0) -> StreamHandle | Refused:
-        """Admit a stream and make its state at every worker. Waits for them."""
+        """Admit a stream and make its state at every worker. Waits for them.
+
+        Its condition is encoded in the caller's thread (a prompt by a text encoder), as that of
+        `set_condition`: the loop goes on meanwhile.
+        """
         self._must_not_wait_here()
+        try:
+            config = replace(config, condition=self._encoded(config.condition, config.route))
+        except UserError as error:
+            return Refused(reason=str(error))
         if self._admission is not None:
             # Here and not in the engine's thread: a decision may take longer than a chunk.
             refused = self._admission.admit(config)
@@ -237,13 +247,26 @@ class Engine:
         refused.
         """
         try:
-            values = checked_condition(condition)
+            stream = self._loop.streams.by_id.get(stream_id)
+            route = -1 if stream is None else stream.config.route
+            values = self._encoded(checked_condition(condition), route)
             return self._ask(
                 lambda future: self._loop.streams.set_condition(stream_id, values, future),
                 timeout_s,
             )
         except (UserError, TimeoutError) as error:
             return Refused(reason=str(error))
+
+    def _encoded(self, values: Mapping[str, Any], route: int) -> dict[str, Any]:
+        """What the workers of a route take. Raises UserError where a value does not fit.
+
+        An unknown route is refused later, by whoever knows the streams.
+        """
+        routes = self.deployment.routes
+        encoder = self._encoders[routes[route].model] if 0 <= route < len(routes) else None
+        if encoder is None or not values:
+            return dict(values)
+        return checked_condition(encoder.encoded(values))
 
     def restart_stream(self, stream_id: str, reason: str) -> None:
         """A new epoch. Chunks of the old one are never delivered after this returned."""

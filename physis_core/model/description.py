@@ -7,6 +7,7 @@ cameras, joints, sizes, period and outputs from it, and from nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from physis_core.types import KVMode, StageGraph, UserError
 
@@ -53,14 +54,23 @@ class CommandInput:
     step_s: float
 
 
+FirstFrame = Literal["required", "optional", "none"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameOutput:
-    """The output `frames`. `fovy_deg` is the vertical field of view, where the model names it."""
+    """The output `frames`. `fovy_deg` is the vertical field of view, where the model names it.
+
+    `step_s` is the time between frames; None: that between the commands. `first` says whether a
+    world begins with a first frame that is given.
+    """
 
     count: int
     height: int
     width: int
     fovy_deg: float | None = None
+    step_s: float | None = None
+    first: FirstFrame = "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +78,11 @@ class ModelDescription:
     """`period_s` is the time between chunks that the model was made for; None: it names none.
 
     A policy has `actions`: it takes `image`, `joint_positions` and `lookahead_s`, and gives
-    `action`. A world model has `commands` and `frames`: it takes `actions` and a first frame, and
-    gives `frames`. A model with neither runs in the engine, but no node can use it. `packages` are
-    the Python modules that the family needs to run.
+    `action`. A world model has `frames`: it takes `actions` where it has `commands`, a prompt where
+    `takes_prompt`, and a first frame, and gives `frames`. A model with neither runs in the engine,
+    but no node can use it. `packages` are the Python modules that the family needs to run.
+    `missing`: what is not in its files or does not fit, a line each. `note`: what a reader should
+    know of how it is run.
     """
 
     family: str
@@ -85,7 +97,10 @@ class ModelDescription:
     actions: ActionOutput | None = None
     commands: CommandInput | None = None
     frames: FrameOutput | None = None
+    takes_prompt: bool = False
     packages: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def graph(self) -> StageGraph:
@@ -96,7 +111,7 @@ class ModelDescription:
         """In a few words what the model is for."""
         if self.actions is not None:
             return "policy that draws its future" if self.frames is not None else "policy"
-        if self.commands is not None and self.frames is not None:
+        if self.frames is not None:
             return "world model"
         return "model for the engine alone"
 

@@ -28,9 +28,12 @@ class FlowSchedule:
 
     steps: int = 4
     shift: float = 5.0
+    given: tuple[float, ...] = ()
+    """Levels at the entries of steps 0 .. D-1 in place of these, for a model trained at others."""
 
     def __post_init__(self) -> None:
         check_schedule(self.steps, self.shift)
+        assert len(self.given) in (0, self.steps), (self.given, self.steps)
 
     def level(self, step: int) -> float:
         """Noise level at the entry of step 0 .. D; that of step D is 0 (clean).
@@ -40,6 +43,8 @@ class FlowSchedule:
         """
         if not 0 <= step <= self.steps:
             raise IndexError(f"step {step} outside 0..{self.steps}")
+        if self.given and step < self.steps:
+            return self.given[step]
         return self.warped((self.steps - step) / self.steps)
 
     def warped(self, even: float) -> float:

@@ -60,6 +60,16 @@ class ModelSpec:
     block_weight_bytes: tuple[int, ...]
     shared_weight_bytes: int
     """Bytes of embed, head and whatever else every first and last block needs."""
+    decoder_kv_bytes: int | None = None
+    """Where the last block is a decoder: it hands `hidden` on as it is, and `finish` decodes with
+    what its window at step D-1 remembers of the stream, this many bytes. Its other windows are
+    empty. None: the last block is one like the others."""
+
+    def kv_bytes_of(self, block: int) -> int:
+        """Of the window of this block at step D-1, when it is full."""
+        if self.decoder_kv_bytes is not None and block == self.blocks - 1:
+            return self.decoder_kv_bytes
+        return self.kv_bytes
 
     @property
     def graph(self) -> StageGraph:
@@ -157,6 +167,10 @@ class StagedModel(Protocol):
         """
         ...
 
-    def finish(self, latent: Payload) -> Mapping[str, Tensor]:
-        """The clean latent -> named outputs [B, ...] (for a WAM: `action` [B, steps, joints])."""
+    def finish(self, latent: Payload, kv: Sequence[KVWindow]) -> Mapping[str, Tensor]:
+        """The clean latent -> named outputs [B, ...] (for a WAM: `action` [B, steps, joints]).
+
+        Row i has kv[i], the last block's window of step D - 1: what a decoder remembers of the
+        stream lies there. Called once for each chunk, in order.
+        """
         ...

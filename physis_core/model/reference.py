@@ -92,7 +92,9 @@ class ReferenceStream:
                 hidden = self._run_blocks(model.embed(latent, [step]), step)
                 latent = model.head(hidden, [step], noise)
             self.clean = latent
-            outputs = {name: value[0].clone() for name, value in model.finish(latent).items()}
+            exit_kv = self._kv[Stage(step=graph.steps - 1, block=graph.blocks - 1)]
+            made = model.finish(latent, [exit_kv])
+            outputs = {name: value[0].clone() for name, value in made.items()}
             if graph.kv == "clean":
                 self._run_blocks(model.embed(latent, [graph.steps]), graph.steps)
         return outputs

@@ -21,6 +21,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from physis_core.files import read_file
 from physis_core.model.description import ModelDescription
 from physis_core.types import Array, UserError
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 GROUP = "physis.models"
 MANIFEST = "physis.json"
 """In a folder: {"family": name, "config": {...}, "checkpoint": path in the folder}."""
+RUN_FILE = "physis.yaml"
+"""In a downloaded folder: `family`, and what else the family reads there."""
 BUILT_IN = {
     "synthetic": "physis_core.model.synthetic.family:FAMILY",
     "tiny": "physis_core.model.tiny.family:POLICY",
@@ -124,6 +127,21 @@ class ModelFamily(Protocol):
         ...
 
 
+class ConditionEncoder(Protocol):
+    """Turns what a user sets for a stream into what the devices take: a prompt into numbers."""
+
+    def encoded(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """May take seconds, in any thread. Raises UserError where a value does not fit."""
+        ...
+
+
+@runtime_checkable
+class EncodesConditions(Protocol):
+    """What a family has besides where conditions are encoded once, before devices take them."""
+
+    def condition_encoder(self, ref: ModelRef) -> ConditionEncoder: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
     """A family's name and who registers it; `source` is "built in" or an installed package."""
@@ -194,6 +212,12 @@ def find_model(path: Path) -> ModelRef:
         raise UserError("model", str(path), "there is no such file or folder")
     if (path / MANIFEST).is_file():
         return _from_manifest(path)
+    if (path / RUN_FILE).is_file():
+        values = read_file(path / RUN_FILE, "model")
+        name = values.get("family") if isinstance(values, Mapping) else None
+        if name is None:
+            raise UserError("family", None, f"{path / RUN_FILE} must name the model's family")
+        return ModelRef(family=name, checkpoint=str(path))
     usable, problems = families()
     claims = []
     for name, candidate in usable.items():
@@ -221,6 +245,12 @@ def find_model(path: Path) -> ModelRef:
 def describe(ref: ModelRef) -> ModelDescription:
     """What the model says of itself, without torch. UserError where it does not fit."""
     return family(ref.family).describe(ref)
+
+
+def condition_encoder(ref: ModelRef) -> ConditionEncoder | None:
+    """None where the devices take conditions as a user sets them."""
+    found = family(ref.family)
+    return found.condition_encoder(ref) if isinstance(found, EncodesConditions) else None
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from physis_core.model.protocol import NoiseKey, Payload, StagedModel
+from physis_core.model.protocol import KVWindow, NoiseKey, Payload, StagedModel
 from physis_core.pipeline.stages import MAX_TOUCHES, InFlight
 from physis_core.worker.streams import StreamTensors
 
@@ -98,12 +98,14 @@ class ModelRunner:
         steps = [task.step for task in tasks]
         hidden = self.model.block(block, hidden, steps, kv, conditions, writes)
         if block == self._blocks - 1:
-            self._leave_step(tasks, hidden)
+            self._leave_step(tasks, hidden, kv)
             return
         for task, row in zip(tasks, _split(hidden, len(tasks)), strict=True):
             task.payload = row
 
-    def _leave_step(self, tasks: Sequence[InFlight], hidden: Payload) -> None:
+    def _leave_step(
+        self, tasks: Sequence[InFlight], hidden: Payload, kv: Sequence[KVWindow]
+    ) -> None:
         going_on = [i for i, task in enumerate(tasks) if task.step < self._steps]
         for task in tasks:
             task.payload = ()
@@ -115,12 +117,12 @@ class ModelRunner:
         latent = self.model.head(
             hidden, [task.step for task in rows], [_noise(task) for task in rows]
         )
-        for task, row in zip(rows, _split(latent, len(rows)), strict=True):
+        for at, row in zip(going_on, _split(latent, len(rows)), strict=True):
+            task = tasks[at]
             task.payload = row
             if task.step == self._steps - 1:
-                task.outputs = {
-                    name: value[0].clone() for name, value in self.model.finish(row).items()
-                }
+                made = self.model.finish(row, [kv[at]])
+                task.outputs = {name: value[0].clone() for name, value in made.items()}
 
 
 def _noise(task: InFlight) -> NoiseKey:

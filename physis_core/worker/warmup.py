@@ -25,6 +25,8 @@ from physis_core.worker.streams import StreamTensors
 
 _REPEATS = 3
 _LARGEST_MEASURED_BATCH = 16
+_DECODER_WARM = 2
+"""Runs until a decoder remembers all that it ever will."""
 Points = dict[int, dict[int, float]]
 
 
@@ -105,9 +107,11 @@ def sample_blocks(
     """Seconds of `repeats` runs by block and batch size, windows full.
 
     A run is a device's whole task: the first block's has the embedding in it, the last one's the
-    head. `progress` is called after each block and size.
+    head. A decoder works at the last step alone: its run is the mean over a chunk's steps.
+    `progress` is called after each block and size.
     """
     model = runner.model
+    spec = model.spec
     try:
         condition = model.condition({})
     except UserError as error:
@@ -119,10 +123,16 @@ def sample_blocks(
         # A model may insist on one cache per row, so each row has its own.
         kv = [model.new_kv(block) for _ in range(max(sizes))]
         samples[block] = {}
+        decodes = spec.decoder_kv_bytes is not None and block == spec.blocks - 1
         for size in sizes:
             # A full window costs more than an empty one, and is what a stream lives with.
-            runs = repeats + model.spec.window_chunks
-            seconds = [_run_once(runner, block, size, run, kv, condition) for run in range(runs)]
+            warm = _DECODER_WARM if decodes else spec.window_chunks
+            seconds = []
+            for run in range(repeats + warm):
+                # The first run is a chunk's entry, so that `inject` and the noise are warm, too.
+                steps = range(spec.steps) if decodes else [0 if run == 0 else spec.steps - 1]
+                took = [_run_once(runner, block, size, step, kv, condition) for step in steps]
+                seconds.append(sum(took) / len(took))
             samples[block][size] = seconds[-repeats:]
             progress()
     return samples
@@ -132,14 +142,12 @@ def _run_once(
     runner: ModelRunner,
     block: int,
     size: int,
-    run: int,
+    step: int,
     kv: Sequence[KVWindow],
     condition: Mapping[str, torch.Tensor],
 ) -> float:
     model = runner.model
     spec = model.spec
-    # The first run is a chunk's entry, so that `inject` and the noise are warm, too.
-    step = 0 if run == 0 else spec.steps - 1
     stage = step * spec.blocks + block
     stream = Stream(0, 0, 0, Layout(graph=spec.graph, device_of=(), blocks=(), block_s=()))
     slot = Slot(stream, Device(0, CostTable({})), stage, step, block)

@@ -53,7 +53,7 @@ class StagedBatch:
                 latent = model.refresh(latent, newer[step])
             hidden = self._run_blocks(latent, step)
             latent = model.head(hidden, [step] * rows, noise)
-        outputs = {name: value.clone() for name, value in model.finish(latent).items()}
+        outputs = {name: value.clone() for name, value in model.finish(latent, ()).items()}
         if graph.kv == "clean":
             self._run_blocks(latent, graph.steps)
         return outputs

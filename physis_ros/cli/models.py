@@ -15,6 +15,7 @@ from physis_core.model.description import ModelDescription
 from physis_core.model.registry import ModelRef, describe, families, find_model, registrations
 from physis_core.types import UserError
 from physis_ros.node.model_file import named_model, shipped_models
+from physis_ros.node.packages import command_for
 from physis_ros.robot.limits_files import load_limits_file
 from physis_ros.robot.robot_files import robot_file_path
 
@@ -132,6 +133,11 @@ def _print_facts(
     if described.frames is not None:
         frames = described.frames
         facts["frames"] = f"{frames.count} of {frames.width}x{frames.height} a chunk"
+        facts["first"] = f"first frame: {frames.first}"
+    if described.takes_prompt:
+        facts["prompt"] = "taken as the stream's condition"
+    if described.note:
+        facts["note"] = described.note
     facts["file"] = f"{_size_bytes(ref) / 1e6:.1f} MB"
     facts["packages"] = ", ".join(described.packages)
     facts["missing"] = "; ".join(missing) or "nothing"
@@ -140,7 +146,10 @@ def _print_facts(
 
 
 def _missing(described: ModelDescription, robot: str | None) -> list[str]:
-    missing = [f"Python package {name}" for name in _missing_packages(described)]
+    missing = list(described.missing)
+    missing += [
+        f"Python package {name}: {command_for(name)}" for name in _missing_packages(described)
+    ]
     if robot is not None:
         path = robot_file_path(robot)
         present = load_limits_file(path)

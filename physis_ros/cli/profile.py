@@ -101,6 +101,7 @@ def _profile(
         window_chunks=spec.window_chunks,
         sink_chunks=spec.sink_chunks,
         kv_bytes=spec.kv_bytes,
+        decoder_kv_bytes=spec.decoder_kv_bytes,
         hidden_bytes=hidden_bytes,
         activation_bytes=ACTIVATION_FACTOR * hidden_bytes,
         shared_weight_bytes=spec.shared_weight_bytes,
@@ -108,7 +109,8 @@ def _profile(
         assumptions=(
             f"seconds: {args.repeat} runs of each block and batch size, KV windows full,"
             f" {args.threads} thread(s)",
-            "block 0 includes the embedding and the last block the head; the observation encoder,"
+            "block 0 includes the embedding and the last block the head, a decoder the mean over"
+            " the steps of a chunk, of which only the last decodes; the observation encoder,"
             " which runs once per chunk, is not included",
             f"weights: {ref.checkpoint or 'random'}",
             f"activation_bytes: {ACTIVATION_FACTOR:g} x hidden state, not measured",

@@ -138,6 +138,7 @@ FORWARD_POSITION = Topic(
 GRIPPER_COMMAND = Topic(name="gripper_controller/commands", type=Float64MultiArray, qos=reliable(1))
 # Not the controller's topic: what moves the arm of a world must never reach that of a robot.
 WORLD_COMMAND = Topic(name="world/command", type=JointTrajectory, qos=reliable(8))
+WORLD_PROMPT = Topic(name="world/prompt", type=String, qos=latched())
 WORLD_FRAME = Topic(name="world/frame", type=Image, qos=reliable(2))
 WORLD_FRAME_COMPRESSED = Topic(name="world/frame/compressed", type=CompressedImage, qos=reliable(2))
 WORLD_CAMERA_INFO = Topic(name="world/camera_info", type=CameraInfo, qos=reliable(2))

@@ -30,8 +30,6 @@ PIP_PACKAGES = {
     "cyclonedds": "cyclonedds",
     "diffusers": "diffusers",
     "psutil": "psutil",
-    "websockets": "websockets",
-    "zmq": "pyzmq",
 }
 """Module -> what pip installs."""
 

@@ -180,9 +180,7 @@ def _misspelt(pattern: str, node: str) -> bool:
 
 def _runs_here(node: NodeSpec, options: Options) -> bool:
     if node.part == "engine":
-        return options.engine == "local" and not options.policy
-    if node.part == "policy":
-        return bool(options.policy)
+        return options.engine == "local"
     return node.part != "simulated_robot" or options.robot == SIMULATED
 
 
@@ -223,7 +221,7 @@ def check_model(run: NodeRun) -> None:
         UserError: naming the joints or cameras that are missing.
     """
     model, robot_file = run.value("model"), run.value("robot_file")
-    if not model or run.value("policy_contract"):
+    if not model:
         return
     described = describe(named_model(model))
     if robot_file:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from physis_core.model.description import ModelDescription
+from physis_core.model.description import FirstFrame, ModelDescription
 from physis_core.types import Array, UserError
 
 RATE_TOLERANCE = 0.01
@@ -18,13 +18,24 @@ RATE_TOLERANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldContract:
-    """What the model's numbers mean. `frame_size` is (height, width)."""
+    """What the model's numbers mean. `frame_size` is (height, width).
+
+    `joint_names` are those whose commands steer the world; empty: none do. `camera_fovy_deg` is
+    None where nothing is known of the camera. `first_frame`: whether a world begins with one.
+    """
 
     joint_names: tuple[str, ...]
     frame_size: tuple[int, int]
     frames: int
     step_s: float
-    camera_fovy_deg: float
+    camera_fovy_deg: float | None
+    first_frame: FirstFrame = "required"
+    takes_prompt: bool = False
+
+    @property
+    def waits_for_reset(self) -> bool:
+        """Whether a world must be given a first frame, or where its joints are."""
+        return self.first_frame == "required" or bool(self.joint_names)
 
     @property
     def step_ns(self) -> int:
@@ -45,25 +56,31 @@ class WorldContract:
 
     @property
     def focal_pixel(self) -> float:
-        """Of a pinhole without distortion, from the vertical field of view."""
+        """Of a pinhole without distortion, from the vertical field of view; 0: unknown."""
+        if self.camera_fovy_deg is None:
+            return 0.0
         return 0.5 * self.frame_size[0] / math.tan(math.radians(0.5 * self.camera_fovy_deg))
 
 
 def world_contract(model: str, described: ModelDescription) -> WorldContract:
-    """Raises UserError where the model draws no frames of commanded joints."""
+    """Raises UserError where the model draws no world, or its files lack a part of it."""
     commands, frames = described.commands, described.frames
-    if commands is None or frames is None or not described.joints:
-        raise UserError("model", model, f"is a {described.purpose}: it draws no commanded motion")
-    if commands.steps != frames.count:
+    if frames is None or described.actions is not None:
+        why = described.missing[0] if described.missing else f"is a {described.purpose}"
+        raise UserError("model", model, f"{why}: it draws no world")
+    if commands is not None and commands.steps != frames.count:
         raise UserError("model", model, f"{commands.steps} commands for {frames.count} frames")
-    if frames.fovy_deg is None:
-        raise UserError("model", model, "does not name its camera's field of view")
+    step_s = frames.step_s if commands is None else commands.step_s
+    if step_s is None:
+        raise UserError("model", model, "does not name the time between its frames")
     return WorldContract(
-        joint_names=described.joints,
+        joint_names=described.joints if commands is not None else (),
         frame_size=(frames.height, frames.width),
         frames=frames.count,
-        step_s=commands.step_s,
+        step_s=step_s,
         camera_fovy_deg=frames.fovy_deg,
+        first_frame=frames.first,
+        takes_prompt=described.takes_prompt,
     )
 
 

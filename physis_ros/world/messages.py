@@ -19,12 +19,14 @@ overflow on its way through interpolation and float32."""
 
 
 def camera_info(contract: WorldContract, *, stamp: Time, frame_id: str) -> CameraInfo:
-    """A pinhole without distortion."""
+    """A pinhole without distortion; all zero where nothing is known of the camera."""
     height, width = contract.frame_size
     focal, cx, cy = contract.focal_pixel, 0.5 * width, 0.5 * height
     message = CameraInfo(height=height, width=width, distortion_model="plumb_bob", d=[0.0] * 5)
     message.header.stamp = stamp
     message.header.frame_id = frame_id
+    if focal == 0.0:
+        return message
     message.k = [focal, 0.0, cx, 0.0, focal, cy, 0.0, 0.0, 1.0]
     message.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
     message.p = [focal, 0.0, cx, 0.0, 0.0, focal, cy, 0.0, 0.0, 0.0, 1.0, 0.0]

@@ -24,6 +24,9 @@ class WorldParameters(PipelineParameters):
         "chunk for each call of world/step",
         choices=(FREE, LOCKSTEP),
     )
+    prompt: str = param(
+        "", description="What the worlds show at first, where the model takes a prompt; empty: none"
+    )
     frame_hz: float = param(
         0.0,
         description="Frames a second that the loop expects; another rate than the model's is "

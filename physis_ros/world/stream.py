@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from rclpy.task import Future
+from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
 from physis_core.engine.engine import Engine
@@ -25,8 +26,10 @@ from physis_ros.node.interfaces import (
     WORLD_COMMAND,
     WORLD_FRAME,
     WORLD_FRAME_COMPRESSED,
+    WORLD_PROMPT,
     in_namespace,
 )
+from physis_ros.node.threads import OnDemandThread
 from physis_ros.node.time_messages import ns_to_time
 from physis_ros.robot.point_interpolation import MotionState
 from physis_ros.robot.trajectory_controller import ControllerConfig, TrajectoryController
@@ -38,6 +41,8 @@ from physis_ros.world.parameters import WorldParameters
 _WAITING_CHUNKS = 8
 """Frames of more finished chunks than this do not wait to be published; the oldest go."""
 _SPREAD_SHARE = 0.9
+_PROMPT_S = 30.0
+"""How long the workers may take to come to a new prompt."""
 
 
 class World:
@@ -53,6 +58,7 @@ class World:
         namespace: str,
         free: bool,
         epoch_base: int,
+        prompts: OnDemandThread,
     ) -> None:
         self.stream_id = stream_id
         self.epoch = epoch_base
@@ -64,6 +70,8 @@ class World:
         self._engine = engine
         self._contract = contract
         self._free = free
+        self._prompts = prompts
+        self._prompt = self._wanted_prompt = node.params.prompt
         self._first: Mapping[str, Array] | None = None
         self._clock = FreeClock(chunk_ns=contract.chunk_ns, next_ns=0)
         self._origin_ns = 0
@@ -77,14 +85,19 @@ class World:
         self._raw = node.publisher(in_namespace(WORLD_FRAME, namespace))
         self._compressed = node.publisher(in_namespace(WORLD_FRAME_COMPRESSED, namespace))
         self._info = node.publisher(in_namespace(WORLD_CAMERA_INFO, namespace))
-        self._subscription: Any = None
-        if free:
-            self._subscription = node.subscribe(
-                in_namespace(WORLD_COMMAND, namespace), self._take_command
+        self._subscriptions: list[Any] = []
+        if free and contract.joint_names:
+            self._subscriptions.append(
+                node.subscribe(in_namespace(WORLD_COMMAND, namespace), self._take_command)
+            )
+        if contract.takes_prompt:
+            self._subscriptions.append(
+                node.subscribe(in_namespace(WORLD_PROMPT, namespace), self._take_prompt)
             )
 
     @property
-    def has_first_frame(self) -> bool:
+    def begun(self) -> bool:
+        """Whether it was given its first frame, or needs none."""
         return self._first is not None
 
     @property
@@ -94,12 +107,17 @@ class World:
 
     def destroy(self) -> None:
         self._drop_all()
-        if self._subscription is not None:
-            self._node.destroy_subscription(self._subscription)
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
         for publisher in (self._raw, self._compressed, self._info):
             self._node.destroy_publisher(publisher)
 
     # Reset and time ----------------------------------------------------------------------------
+
+    def begin(self, blank: Mapping[str, Array], now_ns: int) -> None:
+        """Begin without a first frame, now. `blank`: the observation tensors that hold none."""
+        self._first = blank
+        self._clock.next_ns = now_ns
 
     def reset(self, first: Mapping[str, Array], start: Array, first_ns: int, now_ns: int) -> int:
         """Begin anew from a first frame; returns the new epoch.
@@ -113,15 +131,17 @@ class World:
         self.epoch += 1
         self._drop_all()
         self._first = first
-        self._begin_path(start, now_ns if self._free else first_ns)
+        if self._contract.joint_names:
+            self._begin_path(start, now_ns if self._free else first_ns)
         self._clock.next_ns = now_ns if self._free else first_ns + self._contract.step_ns
         return self.epoch
 
     def clock_jumped(self, now_ns: int) -> None:
         """What was planned on the old time is void; the arm stays where it was commanded last."""
-        if self._controller is None or not self._free:
+        if not self.begun or not self._free:
             return
-        self._begin_path(self._controller.commanded.position, now_ns)
+        if self._controller is not None:
+            self._begin_path(self._controller.commanded.position, now_ns)
         self._clock.jumped(now_ns)
 
     def _begin_path(self, position: Array, origin_ns: int) -> None:
@@ -167,7 +187,9 @@ class World:
         if first_ns is None:
             return
         controller = self._controller
-        assert controller is not None, "a first frame comes with a path"
+        if controller is None:
+            self._observe(None, first_ns, now_ns)
+            return
         path = []
         for ns in self._contract.depicted_ns(first_ns):
             state = controller.commanded
@@ -176,6 +198,24 @@ class World:
 
     def _seconds(self, ros_ns: int) -> float:
         return (ros_ns - self._origin_ns) / 1e9
+
+    # The prompt ----------------------------------------------------------------------------------
+
+    def _take_prompt(self, message: String) -> None:
+        self._wanted_prompt = message.data
+        self._prompts.request()
+
+    def follow_prompt(self) -> None:
+        """In the thread of prompts, because to encode one may take seconds: use the newest."""
+        wanted = self._wanted_prompt
+        if wanted == self._prompt:
+            return
+        refused = self._engine.set_condition(
+            self.stream_id, {"prompt": wanted} if wanted else {}, timeout_s=_PROMPT_S
+        )
+        self._prompt = wanted
+        if refused is not None:
+            self._refuse(f"prompt stays as it was: {refused.reason}")
 
     # Lockstep ----------------------------------------------------------------------------------
 
@@ -213,13 +253,14 @@ class World:
 
     def _observe(
         self,
-        actions: Array,
+        actions: Array | None,
         first_ns: int,
         now_ns: int,
         step: Future[FinishedChunk | None] | None = None,
     ) -> None:
         number = self._number
         self._number += 1
+        moves = {COMMANDS: actions} if actions is not None and self._contract.joint_names else {}
         assert self._first is not None
         if step is not None:
             with self._lock:
@@ -233,7 +274,7 @@ class World:
                     capture_newest_ns=first_ns,
                     receipt_ns=now_ns,
                 ),
-                tensors={COMMANDS: actions, **self._first},
+                tensors={**moves, **self._first},
             ),
         )
         if refused is None:

@@ -4,7 +4,8 @@ For each world: `<namespace>/world/command` in (free-running), and `<namespace>/
 `world/frame/compressed`, `world/camera_info` out, each stamped with the instant that it depicts.
 Services `world/reset` (a first frame and its joints) and `world/step` (lockstep: one chunk of
 actions, and its frames back) name the world by its `stream_id`. Nothing leaves a world before its
-first reset. Several worlds are streams of one engine.
+first reset, where the model needs a first frame or moves joints. Where the model takes a prompt,
+`world/prompt` changes it. Several worlds are streams of one engine.
 
 A model or parameter that does not fit ends the process with exit code 2 (with `autostart`), or
 leaves the node unconfigured. A stream that fails ends it with exit code 1.
@@ -16,14 +17,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from sensor_msgs.msg import Image
 
 from physis_core.engine.engine import Engine, EngineEvent
 from physis_core.engine.stream import StreamConfig, StreamFigures
-from physis_core.model.description import FRAMES
+from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.model.registry import FrameEncoder, describe, family
-from physis_core.types import FinishedChunk, Refused, UserError
+from physis_core.types import Array, FinishedChunk, Refused, UserError
 from physis_ros.engine.life import (
     check_stream_names,
     destroy_handlers,
@@ -35,6 +39,7 @@ from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
 from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
 from physis_ros.node.model_file import named_model
 from physis_ros.node.system import give_back_memory
+from physis_ros.node.threads import OnDemandThread
 from physis_ros.node.time_messages import ns_to_time, time_to_ns
 from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import ResetWorld, StepWorld
@@ -66,6 +71,7 @@ class WorldNode(PhysisNode[WorldParameters]):
         self._last_epoch: dict[str, int] = {}
         self._services_made: list[Any] = []
         self._timer: Any = None
+        self._prompts: OnDemandThread | None = None
 
     def validate_parameters(self, new: WorldParameters) -> None:
         check_stream_names(new.stream_ids, new.stream_namespaces)
@@ -77,6 +83,8 @@ class WorldNode(PhysisNode[WorldParameters]):
         model = named_model(params.model)
         described = describe(model)
         contract = world_contract(params.model, described)
+        if params.prompt and not contract.takes_prompt:
+            raise UserError("prompt", params.prompt, f"the model {params.model} takes none")
         check_robot_joints(contract.joint_names, params.robot_file, params.joint_prefix)
         check_rate(contract, params.frame_hz)
         deployment = params.simple_deployment(model)
@@ -86,7 +94,8 @@ class WorldNode(PhysisNode[WorldParameters]):
         import torch
 
         torch.set_num_threads(1)
-        self._encode = family(model.family).frame_encoder(model)
+        if contract.first_frame != "none":
+            self._encode = family(model.family).frame_encoder(model)
         log = self.get_logger()
         start_engine(self._engine, params.start_timeout_s, self.stopping, log.info)
         log.info(
@@ -101,6 +110,8 @@ class WorldNode(PhysisNode[WorldParameters]):
         let_engine_threads_run()
         engine, contract = self._engine, self._contract
         assert engine is not None and contract is not None, "activate follows configure"
+        self._prompts = OnDemandThread("physis-prompt", self._follow_prompts, self._prompts_failed)
+        self._prompts.start()
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
             self._worlds[stream_id] = World(
                 self,
@@ -110,13 +121,22 @@ class WorldNode(PhysisNode[WorldParameters]):
                 namespace=namespace,
                 free=self.params.mode == FREE,
                 epoch_base=max(int(time.time()), self._last_epoch.get(stream_id, 0) + 1),
+                prompts=self._prompts,
             )
+            prompt = self.params.prompt
             opened = engine.open_stream(
-                StreamConfig(stream_id=stream_id, release="on_observation", seed=self.params.seed)
+                StreamConfig(
+                    stream_id=stream_id,
+                    release="on_observation",
+                    seed=self.params.seed,
+                    condition={"prompt": prompt} if prompt else {},
+                )
             )
             if isinstance(opened, Refused):
                 self.deactivate()
                 raise UserError("stream_ids", stream_id, opened.reason)
+            if not contract.waits_for_reset:
+                self._worlds[stream_id].begin(self._blank(), self.now_ns())
         self._services_made = [
             self.create_service(WORLD_RESET.type, WORLD_RESET.name, self._serve_reset),
             self.create_service(WORLD_STEP.type, WORLD_STEP.name, self._serve_step),
@@ -125,6 +145,9 @@ class WorldNode(PhysisNode[WorldParameters]):
 
     def deactivate(self) -> None:
         destroy_handlers(self, self._timer, self._services_made)
+        if self._prompts is not None:
+            self._prompts.stop()
+        self._prompts = None
         self._timer = None
         self._services_made = []
         for stream_id, world in self._worlds.items():
@@ -154,20 +177,38 @@ class WorldNode(PhysisNode[WorldParameters]):
     ) -> ResetWorld.Response:
         try:
             world, contract = self._world(request.stream_id)
-            rgb = image_to_rgb(request.first_frame, field="first_frame")
-            frame = checked_first_frame(contract, rgb)
+            first = self._first_tensors(contract, request.first_frame)
             start = start_positions(contract, request.joint_names, request.positions)
         except UserError as error:
             response.reason = str(error)
             return response
         now_ns = self.now_ns()
         stamp_ns = time_to_ns(request.first_frame.header.stamp)
-        assert self._encode is not None, "a world is open only after configure"
-        response.epoch = world.reset(
-            self._encode(frame), start, first_ns=stamp_ns or now_ns, now_ns=now_ns
-        )
+        response.epoch = world.reset(first, start, first_ns=stamp_ns or now_ns, now_ns=now_ns)
         response.success = True
         return response
+
+    def _first_tensors(self, contract: WorldContract, image: Image) -> Mapping[str, Array]:
+        """Raises UserError where the model takes no first frame, or needs one of another size."""
+        if image.height == 0 and contract.first_frame != "required":
+            return self._blank()
+        if self._encode is None:
+            raise UserError(
+                "first_frame",
+                f"{image.width}x{image.height}",
+                "the model takes none; leave it empty",
+            )
+        rgb = image_to_rgb(image, field="first_frame")
+        return self._encode(checked_first_frame(contract, rgb))
+
+    def _blank(self) -> dict[str, Array]:
+        """The observation of a world that begins without a first frame."""
+        assert self._engine is not None, "a world is open only after configure"
+        return {
+            name: np.zeros(spec.shape, dtype=str(spec.dtype).removeprefix("torch."))
+            for name, spec in self._engine.spec_of(0).observation.items()
+            if name != COMMANDS
+        }
 
     async def _serve_step(
         self, request: StepWorld.Request, response: StepWorld.Response
@@ -208,6 +249,14 @@ class WorldNode(PhysisNode[WorldParameters]):
             world.go_on(now_ns)
             world.publish_due(now_s)
 
+    def _follow_prompts(self) -> None:
+        """In the thread of prompts."""
+        for world in list(self._worlds.values()):
+            world.follow_prompt()
+
+    def _prompts_failed(self, error: Exception) -> None:
+        self.request_exit(EXIT_FAULT, f"prompt: {type(error).__name__}: {error}")
+
     def _on_chunk(self, chunk: FinishedChunk) -> None:
         """On the engine's thread."""
         world = self._worlds.get(chunk.stream_id)
@@ -223,7 +272,7 @@ class WorldNode(PhysisNode[WorldParameters]):
             self.get_logger().warning(f"overload: {event.reason}")
 
     def waits_for(self) -> str:
-        waiting = [name for name, world in self._worlds.items() if not world.has_first_frame]
+        waiting = [name for name, world in self._worlds.items() if not world.begun]
         return f"world/reset of {', '.join(waiting)}" if waiting else ""
 
     def diagnose(self) -> Sequence[Diagnosis]:
@@ -246,7 +295,7 @@ class WorldNode(PhysisNode[WorldParameters]):
             values["output_interval_p50_ms"] = f"{1e3 * figures.interval_s.p50:.1f}"
             values["response_latency_p50_ms"] = f"{1e3 * figures.response_s.p50:.1f}"
         said = world.reason
-        if not said and not world.has_first_frame:
+        if not said and not world.begun:
             said = "waits for world/reset"
         return Diagnosis(
             part=f"world {world.stream_id}", level=WARN if said else OK, message=said, values=values

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import PATIENCE_S, ROOT, RosBench
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from physis_core.model.tiny import checkpoint
@@ -26,6 +27,7 @@ from physis_ros.node.interfaces import (
     WORLD_COMMAND,
     WORLD_FRAME,
     WORLD_FRAME_COMPRESSED,
+    WORLD_PROMPT,
     WORLD_RESET,
     WORLD_STEP,
     in_namespace,
@@ -225,11 +227,58 @@ def test_a_free_world_follows_ros_time_and_trajectories(ros: RosBench, tmp_path:
     assert ros.stop(process) == 0
 
 
+def test_a_downloaded_folder_gives_frames_from_a_prompt_and_a_first_frame(
+    ros: RosBench, tmp_path: Path
+) -> None:
+    """diffusers' layout, as it is downloaded; a wrong prompt or frame changes nothing."""
+    pytest.importorskip("diffusers", reason="the extra `models` is not installed")
+    from wan_folder import make_pipeline
+
+    from physis_core.model.wan.decoder import load_decoder, load_encoder
+    from physis_core.model.wan.folder import read_folder
+
+    folder = make_pipeline(tmp_path / "wan", first_frame=True)
+    process = ros.start("world_node", f"model:={folder}", "prompt:=a red cup", "workers:=1")
+    frames = ros.listen(WORLD_FRAME)
+    # It needs no first frame, so it begins by itself.
+    ros.wait(lambda: len(frames) >= 8, "frames")
+    assert pixels(frames).shape[1:] == (32, 32, 3)
+    infos = ros.listen(WORLD_CAMERA_INFO)
+    ros.wait(lambda: infos, "camera_info")
+    assert infos[0].k[0] == 0.0  # Nothing is known of the camera.
+
+    prompts = ros.publisher(WORLD_PROMPT)
+    ros.wait(lambda: prompts.get_subscription_count() > 0, "the world's subscription")
+    prompts.publish(String(data="cup " * 25_000))
+    ros.wait_for_diagnosis("world world", "has 100000 bytes")
+    other = reset(ros, "world", joint_names=[], positions=[], first_frame=first_frame())
+    assert other.reason == "first_frame.size: '64x32': the model takes 32x32 pixels"
+    count = len(frames)
+    ros.wait(lambda: len(frames) >= count + 8, "frames after what was refused")
+
+    rgb = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    image = rgb_to_image(rgb, stamp=ns_to_time(START_NS), frame_id="camera")
+    began = reset(ros, "world", joint_names=[], positions=[], first_frame=image)
+    assert began.success, began.reason
+    parts = read_folder(folder)
+    with torch.inference_mode():
+        latent = load_encoder(parts).encode(torch.from_numpy(rgb)[None])
+        decoder = load_decoder(parts, torch.device("cpu"))
+        wanted = decoder.decode(latent[:, None], decoder.new_cache())[0].numpy()
+
+    def shown() -> bool:
+        return any(np.array_equal(frame, wanted) for frame in pixels(frames[-40:]))
+
+    ros.wait(shown, "the first frame")
+    assert ros.stop(process) == 0
+
+
 @pytest.mark.parametrize(
     ("parameter", "word"),
     [
         ("model:=physis_tiny_follow", "is a policy"),
         ("model:=nowhere", "no such file"),
+        ("prompt:=cup", "takes none"),
         ("frame_hz:=25.0", "frame_hz"),
         ("robot_file:=panda", "the robot panda has panda_joint1"),
         ("mode:=sideways", "mode"),

@@ -187,7 +187,7 @@ class SyntheticModel:
         ]
         return (*noisy, *clean[self._streams :])
 
-    def finish(self, latent: Payload) -> Mapping[str, Tensor]:
+    def finish(self, latent: Payload, kv: Sequence[KVWindow]) -> Mapping[str, Tensor]:
         outputs = {"action": latent[0][..., :ACTION_JOINTS]}
         if self._streams == 2:
             outputs["extra"] = latent[1]

@@ -18,6 +18,7 @@ from torch import Tensor
 from physis_core.model.description import ACTION, FRAMES, IMAGE, JOINT_POSITIONS, LOOKAHEAD
 from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
+    KVWindow,
     ModelSpec,
     NoiseKey,
     Payload,
@@ -84,7 +85,7 @@ class TinyModel(StagedBlocks[TinyNetwork]):
         )
         return (*noisy, *clean[self._parts :])
 
-    def finish(self, latent: Payload) -> Mapping[str, Tensor]:
+    def finish(self, latent: Payload, kv: Sequence[KVWindow]) -> Mapping[str, Tensor]:
         network = self.network
         outputs = {
             part.name: x for part, x in zip(self.config.parts, latent[: self._parts], strict=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.model.noise_schedule import draw_noise, draw_noise_rows
 from physis_core.model.protocol import (
+    KVWindow,
     ModelSpec,
     NoiseKey,
     Payload,
@@ -70,7 +71,7 @@ class WorldModel(StagedBlocks[WorldNetwork]):
         fresh = draw_noise_rows(noise, step, clean[0])
         return (self._schedule.renoise(clean[0], fresh, step), *clean[1:])
 
-    def finish(self, latent: Payload) -> Mapping[str, Tensor]:
+    def finish(self, latent: Payload, kv: Sequence[KVWindow]) -> Mapping[str, Tensor]:
         if not self.config.decode:
             return {LATENTS: latent[0]}
         rows = latent[0].shape[0]

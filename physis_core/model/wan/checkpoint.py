@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from physis_core.model.wan.folder_check import checked_files
 from physis_core.model.wan.keys import ENTRIES, canonical
 from physis_core.types import UserError
 
@@ -31,27 +32,31 @@ class StoredTensor:
 
 
 def open_checkpoint(path: str | Path) -> dict[str, StoredTensor]:
-    """All tensors by their diffusers names; nothing is read yet.
+    """A transformer's tensors by their diffusers names; nothing is read yet.
 
     Raises:
-        UserError: there is no such file, it is of another format, or it holds no tensors.
+        UserError: as `open_weights`, or it holds no tensors.
     """
-    place = Path(path)
-    if place.is_dir():
-        files = sorted(place.glob("*.safetensors"))
-        if not files:
-            raise UserError(FIELD, str(path), "the folder holds no .safetensors file")
-    elif place.is_file():
-        files = [place]
-    else:
-        raise UserError(FIELD, str(path), "there is no such file")
-    found: dict[str, StoredTensor] = {}
-    for file in files:
-        found.update(_open_safetensors(file) if file.suffix == ".safetensors" else _open_pt(file))
+    found = open_weights(path)
     names = canonical(list(found))
     if not names:
         raise UserError(FIELD, str(path), "holds no tensors")
     return {name: found[raw] for name, raw in names.items()}
+
+
+def open_weights(path: str | Path) -> dict[str, StoredTensor]:
+    """All tensors of a file, or of a folder of shards, by the names in it; nothing is read yet.
+
+    Raises:
+        UserError: there is no such file, one is missing or cut off, or it is of another format.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise UserError(FIELD, str(path), "there is no such file")
+    found: dict[str, StoredTensor] = {}
+    for file in checked_files(place, FIELD):
+        found.update(_open_safetensors(file) if file.suffix == ".safetensors" else _open_pt(file))
+    return found
 
 
 def check_tensors(

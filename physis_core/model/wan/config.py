@@ -10,7 +10,7 @@ from physis_core.model.config import check_schedule, check_window, split_pairs_3
 from physis_core.types import KVMode, UserError
 
 DTYPES = ("float32", "bfloat16", "float64")
-WanObservation = Literal["none", "frames"]
+WanObservation = Literal["none", "frames", "first_frame"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,14 @@ class WanConfig:
 
     `latents` is the number of latent frames of a chunk. `observation: frames` lets a chunk be given
     some of its latent frames: they stay as they are, at timestep 0, while the others are denoised
-    (first frame of a clip, frames that a camera has seen). With `none` the text alone steers.
+    (frames that a camera has seen). With `first_frame` only the stream's first latent frame is
+    given, or none. With `none` the text alone steers.
+
+    `timesteps` are those of steps 0 .. D-1 (1000: pure noise) for a checkpoint that was trained at
+    others than `shift` gives. `action_joints`: the joints whose commands steer the chunk, by an MLP
+    of `action_hidden` onto the time embedding; empty: none do. `decode`: the VAE is the last stage.
+    `fps` are the frames a second that the checkpoint was trained at; `camera_fovy_deg` is 0 where
+    nothing is known of the camera.
     """
 
     heads: int = 12
@@ -39,10 +46,18 @@ class WanConfig:
     observation: WanObservation = "none"
     steps: int = 4
     shift: float = 5.0
+    timesteps: tuple[float, ...] = ()
     kv: KVMode = "noisy"
     window_chunks: int = 21
     sink_chunks: int = 0
     dtype: str = "bfloat16"
+    decode: bool = False
+    frames_per_latent: int = 4
+    pixels_per_cell: int = 8
+    fps: float = 16.0
+    camera_fovy_deg: float = 0.0
+    action_joints: tuple[str, ...] = ()
+    action_hidden: int = 0
     seed: int = 0
     """Of the random weights that stand in where no checkpoint is given."""
 
@@ -66,8 +81,19 @@ class WanConfig:
         ):
             if getattr(self, name) not in choices:
                 raise UserError(name, getattr(self, name), f"one of {', '.join(choices)}")
-        if not self.eps > 0:
-            raise UserError("eps", self.eps, "must be above 0")
+        for name in ("eps", "fps"):
+            if not getattr(self, name) > 0:
+                raise UserError(name, getattr(self, name), "must be above 0")
+        if not 0 <= self.camera_fovy_deg < 180:
+            raise UserError("camera_fovy_deg", self.camera_fovy_deg, "must be in 0..180")
+        if self.action_joints and self.action_hidden < 1:
+            raise UserError("action_hidden", self.action_hidden, "must be at least 1")
+        if self.timesteps:
+            falling = all(a > b for a, b in zip(self.timesteps, self.timesteps[1:]))
+            if len(self.timesteps) != self.steps or not falling or self.timesteps[-1] <= 0:
+                raise UserError(
+                    "timesteps", list(self.timesteps), f"needs {self.steps} falling values above 0"
+                )
         split_pairs_3d(self.head_dim)
         check_window(self.window_chunks, self.sink_chunks)
         check_schedule(self.steps, self.shift)
@@ -90,4 +116,15 @@ class WanConfig:
     @property
     def token_frames(self) -> int:
         """Timesteps that a chunk has: one a token frame, or one in all where they cannot differ."""
-        return self.grid[0] if self.observation == "frames" else 1
+        differ = self.observation != "none" or bool(self.action_joints)
+        return self.grid[0] if differ else 1
+
+    @property
+    def frames(self) -> int:
+        """Decoded frames of a chunk."""
+        return self.latents * self.frames_per_latent
+
+    @property
+    def stages_per_step(self) -> int:
+        """The transformer's blocks, and the decoder."""
+        return self.blocks + self.decode

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
+from physis_core.model.description import COMMANDS, FRAMES
 from physis_core.model.kv import window_bytes
 from physis_core.model.protocol import ModelSpec, TensorSpec
 from physis_core.model.wan.config import WanConfig
@@ -16,15 +18,45 @@ def torch_dtype(config: WanConfig) -> torch.dtype:
     return dtypes[config.dtype]
 
 
-def wan_spec(config: WanConfig) -> ModelSpec:
+LATENT, KNOWN, FIRST, HAS_FIRST = "latent", "known", "first_latent", "has_first"
+"""Names of observed latents; `known` and `has_first` are 1 where there is one, else 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSize:
+    """Of the VAE's decoder, at its device and for a stream."""
+
+    weight_bytes: int
+    state_bytes: int
+
+
+def wan_spec(config: WanConfig, decoder: DecoderSize | None = None) -> ModelSpec:
+    """`decoder` goes with `config.decode`."""
+    assert config.decode == (decoder is not None)
     dtype = torch_dtype(config)
     x = TensorSpec(shape=(config.channels, config.latents, config.height, config.width))
-    known = TensorSpec(shape=(config.latents,))
-    given = (known,) if config.observation == "frames" else ()
+    actions = TensorSpec(shape=(config.frames, len(config.action_joints)))
+    given: tuple[TensorSpec, ...] = ()
+    observation: dict[str, TensorSpec] = {}
+    if config.observation != "none":
+        given = (TensorSpec(shape=(config.latents,)),)
+    if config.observation == "frames":
+        observation = {LATENT: x, KNOWN: given[0]}
+    elif config.observation == "first_frame":
+        one = (config.channels, 1, config.height, config.width)
+        observation = {FIRST: TensorSpec(shape=one), HAS_FIRST: TensorSpec(shape=(1,))}
+    if config.action_joints:
+        given = (*given, actions)
+        observation[COMMANDS] = actions
+    outputs = {LATENT: x}
+    if config.decode:
+        pixels = (config.height * config.pixels_per_cell, config.width * config.pixels_per_cell)
+        outputs = {FRAMES: TensorSpec(shape=(config.frames, *pixels, 3), dtype=torch.uint8)}
+    weights = (_block_bytes(config),) * config.blocks
     return ModelSpec(
         name="wan",
         steps=config.steps,
-        blocks=config.blocks,
+        blocks=config.stages_per_step,
         kv=config.kv,
         window_chunks=config.window_chunks,
         sink_chunks=config.sink_chunks,
@@ -36,8 +68,8 @@ def wan_spec(config: WanConfig) -> ModelSpec:
             x,
             *given,
         ),
-        observation={"latent": x, "known": known} if given else {},
-        outputs={"latent": x},
+        observation=observation,
+        outputs=outputs,
         kv_bytes=window_bytes(
             window_chunks=config.window_chunks,
             tokens=config.tokens,
@@ -45,8 +77,9 @@ def wan_spec(config: WanConfig) -> ModelSpec:
             head_dim=config.head_dim,
             dtype=dtype,
         ),
-        block_weight_bytes=(_block_bytes(config),) * config.blocks,
+        block_weight_bytes=weights if decoder is None else (*weights, decoder.weight_bytes),
         shared_weight_bytes=_shared_bytes(config),
+        decoder_kv_bytes=None if decoder is None else decoder.state_bytes,
     )
 
 
@@ -69,6 +102,10 @@ def _shared_bytes(config: WanConfig) -> int:
         + (dim * patch + patch)
     )
     exact = config.freq_dim * dim + dim + dim * dim + dim + 2 * dim
+    if config.action_joints:
+        inputs = len(config.action_joints) * config.frames // config.grid[0]
+        hidden = config.action_hidden
+        exact += inputs * hidden + hidden + hidden * dim + dim
     return moved * torch_dtype(config).itemsize + exact * _exact(config)
 
 
@@ -78,5 +115,5 @@ def _exact(config: WanConfig) -> int:
 
 def keeps_float32(name: str) -> bool:
     """Weights that lose too much in 16 bits, by their diffusers name: what diffusers keeps, too."""
-    kept = ("time_embedder", "scale_shift_table", "norm2")
+    kept = ("time_embedder", "scale_shift_table", "norm2", "action_adapter")
     return any(part in kept for part in name.split("."))

@@ -21,7 +21,7 @@ def text_embedding(values: Mapping[str, Any], config: WanConfig) -> Tensor:
     """
     for name, value in values.items():
         if name == "prompt":
-            raise UserError(name, value, "needs a text encoder; give its output as text_embedding")
+            raise UserError(name, value, "the engine encodes prompts; a model takes text_embedding")
         if name != "text_embedding":
             raise UserError(name, value, "wan knows only text_embedding")
     text = torch.zeros(config.text_tokens, config.text_dim)
@@ -55,6 +55,6 @@ def _read(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.float().cpu()
     try:
-        return torch.from_numpy(np.asarray(value, dtype=np.float32))
+        return torch.from_numpy(np.array(value, dtype=np.float32))
     except (TypeError, ValueError):
         raise UserError("text_embedding", type(value).__name__, "must be an array") from None

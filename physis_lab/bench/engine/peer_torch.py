@@ -125,7 +125,7 @@ def _main(argument: str) -> None:
             outputs = schedule.eval()
         if rank == ranks - 1:
             latent = outputs if isinstance(outputs, tuple) else (outputs,)
-            action = model.finish(latent)["action"]
+            action = model.finish(latent, ())["action"]
             result = {"done_s": module.done_s[-chunks:], "action_sum": float(action.double().sum())}
             print(json.dumps(result), flush=True)
     dist.barrier()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("diffusers", reason="the wan extra is not installed")
 
+from wan_folder import make_pipeline
+
 from physis_core.deployment.deployment import simple_deployment
 from physis_core.engine.stream import StreamConfig, StreamHandle
-from physis_core.model.registry import ModelRef
+from physis_core.model.loading import load
+from physis_core.model.reference import ReferenceStream
+from physis_core.model.registry import ModelRef, condition_encoder, find_model
 from physis_core.types import Refused
 
 SMALL: dict[str, Any] = {
@@ -96,3 +102,74 @@ def test_the_reference_prompt_matters() -> None:
     model = load(wan())
     made = [run_stream(model, [{0: {}}], seed=0, condition=c)[0]["latent"] for c in (PROMPT, {})]
     assert not torch.equal(*made)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pipeline(tmp_path_factory.mktemp("wan"), first_frame=True)
+
+
+@pytest.mark.parametrize(
+    ("partition", "devices", "kv"),
+    [("block", 3, "noisy"), ("stage", 6, "noisy"), ("block", 2, "clean")],
+)
+def test_frames_of_a_folder_equal_the_reference(watch, folder, partition, devices, kv) -> None:
+    """From prompt to frames; the decoder's stage runs on a device of its own, or shares one."""
+    found = find_model(folder)
+    ref = replace(found, config={"kv": kv})
+    prompt = condition_encoder(ref).encoded({"prompt": "a red cup"})
+    with watch(simple_deployment(ref, partition=partition, devices=devices)) as seen:
+        opened = seen.engine.open_stream(
+            StreamConfig(
+                stream_id="a", release="free", seed=3, condition={"prompt": "a red  cup\n"}
+            )
+        )
+        assert isinstance(opened, StreamHandle), opened
+        seen.observe("a")
+        chunks = seen.until_chunks("a", 5)
+        assert seen.engine.close_stream("a", drain=True)
+        seen.assert_equal_to_reference("a", seed=3, condition=prompt)
+    assert chunks[0].outputs["frames"].shape == (4, 32, 32, 3)
+
+
+def test_a_prompt_changes_while_chunks_run_and_a_wrong_one_changes_nothing(watch, folder) -> None:
+    ref = find_model(folder)
+    encoder = condition_encoder(ref)
+    with watch(simple_deployment(ref)) as seen:
+        seen.engine.open_stream(StreamConfig(stream_id="a", release="free", seed=3))
+        seen.observe("a")
+        seen.until_chunks("a", 2)
+        beat = seen.engine.beat
+        for wrong, reason in (("cup " * 30, "tokens"), ("cup " * 30_000, "120000 bytes")):
+            refused = seen.engine.set_condition("a", {"prompt": wrong})
+            assert isinstance(refused, Refused)
+            assert reason in refused.reason and len(refused.reason) < 120
+        assert seen.engine.set_condition("a", {"prompt": "robot arm"}) is None
+        count = len(seen.chunks[("a", 0)])
+        chunks = seen.until_chunks("a", count + 8)
+        assert seen.engine.beat > beat
+        assert seen.engine.close_stream("a", drain=True)
+    model = load(ref)
+    made = []
+    for condition in ({}, encoder.encoded({"instruction": "robot arm"})):
+        stream = ReferenceStream(model, seed=3)
+        first = seen.observations[chunks[0].observations[0].observation_id]
+        out = []
+        for chunk in range(chunks[-1].chunk_id + 1):
+            if chunk == count:
+                stream.set_condition(condition)
+            out.append(stream.run_chunk({0: first})["frames"])
+        made.append(out)
+    # The frames followed the new prompt from some chunk on, and not before it was given.
+    differ = [
+        not np.array_equal(chunk.outputs["frames"], made[0][chunk.chunk_id]) for chunk in chunks
+    ]
+    assert not any(differ[:2]) and all(differ[-2:])
+
+
+def test_two_streams_of_one_prompt_share_its_keys_and_values(folder) -> None:
+    model = load(find_model(folder))
+    text = np.ones((3, 16), dtype=np.float32)
+    one, same = (model.condition({"text_embedding": text.copy()}) for _ in range(2))
+    assert one is same
+    assert model.condition({"text_embedding": 2 * text}) is not one

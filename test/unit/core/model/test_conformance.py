@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from physis_core.model.conformance import broken_promises
-from physis_core.model.protocol import Payload
+from physis_core.model.protocol import KVWindow, Payload
 from physis_core.model.synthetic.config import SyntheticConfig
 from physis_core.model.synthetic.model import SyntheticModel
 
@@ -87,7 +87,7 @@ class LeavesNoise(SyntheticModel):
 
 
 class WrongShape(SyntheticModel):
-    def finish(self, latent: Payload) -> dict[str, Tensor]:
+    def finish(self, latent: Payload, kv: Sequence[KVWindow]) -> dict[str, Tensor]:
         return {"action": latent[0]}
 
 

@@ -13,6 +13,7 @@ from physis_core.model.synthetic.model import SyntheticModel
 from physis_core.types import UserError
 from physis_ros.cli import main as program
 from physis_ros.cli import models as verb
+from physis_ros.node.packages import command_for
 
 
 def run(*words: str) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def test_every_promise_is_printed_kept_or_broken(
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(verb.importlib.util, "find_spec", lambda name: None)
     result = run("synthetic")
-    assert result["missing"] == ["Python package torch"]
+    assert result["missing"] == [f"Python package torch: {command_for('torch')}"]
     with pytest.raises(UserError, match="needs torch"):
         run("synthetic", "--check")
 

@@ -175,7 +175,7 @@ def test_payloads_have_the_shapes_of_the_specification(config: TinyConfig) -> No
         latent = model.inject(observation(config, 0, 2), key)
         hidden = model.embed(latent, [0, 0])
         refreshed = model.refresh(latent, observation(config, 1, 2))
-        outputs = model.finish(latent)
+        outputs = model.finish(latent, ())
     for payload, specs in ((latent, model.spec.latent), (hidden, model.spec.hidden)):
         assert [(tuple(x.shape[1:]), x.dtype) for x in payload] == [
             (spec.shape, spec.dtype) for spec in specs

@@ -178,6 +178,6 @@ def test_head_keeps_observed_frames_and_adds_no_noise_at_the_end() -> None:
             hidden = model.block(
                 block, hidden, [0], [model.new_kv(block)], [model.condition({})], [True]
             )
-        out = model.finish(model.head(hidden, [0], noise))["latent"]
+        out = model.finish(model.head(hidden, [0], noise), ())["latent"]
         torch.testing.assert_close(out[:, :, 1:], (latent[0] - model.flow(hidden))[:, :, 1:])
     assert torch.equal(out[:, :, 0], frames[:, :, 0])

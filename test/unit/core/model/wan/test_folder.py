@@ -1,0 +1,243 @@
+"""Folders as they are downloaded: what is read from them, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("diffusers", reason="the wan extra is not installed")
+
+from wan_folder import RUN, make_pipeline, make_text
+
+from physis_core.files import read_file
+from physis_core.model.config import build_config
+from physis_core.model.conformance import broken_promises
+from physis_core.model.loading import load, load_spec
+from physis_core.model.protocol import NoiseKey
+from physis_core.model.registry import describe, find_model
+from physis_core.model.wan.config import WanConfig
+from physis_core.model.wan.folder import read_folder
+from physis_core.model.wan.prompt import PromptEncoder
+from physis_core.types import UserError
+
+ROOT = Path(__file__).resolve().parents[5]
+NOISE = NoiseKey(seed=0, epoch=0, chunk_id=1)
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pipeline(tmp_path_factory.mktemp("wan"))
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def test_sizes_shift_and_steps_come_from_the_folder(folder: Path) -> None:
+    described = describe(find_model(folder))
+    assert (described.steps, described.blocks, described.window_chunks) == (2, 3, 3)
+    assert described.missing == () and described.note == "" and described.takes_prompt
+    frames = described.frames
+    assert frames is not None
+    assert (frames.count, frames.height, frames.width, frames.first) == (4, 32, 32, "none")
+    model: Any = load(find_model(folder))
+    assert model.config.shift == 3.0  # Of the scheduler.
+    (folder / "physis.yaml").unlink()
+    assert "config/models/" in describe(find_model(folder)).note
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config" / "models").glob("*.yaml")), ids=str)
+def test_a_shipped_run_file_fits_the_configuration(path: Path) -> None:
+    values = read_file(path)
+    assert set(values) <= {"family", "name", "source", "files", "run"}
+    config = build_config(WanConfig, values["run"])
+    assert config.latents * config.window_chunks in (21, 24, 31)
+
+
+def shards(folder: Path, part: str = "transformer", count: int = 2) -> None:
+    """As diffusers saves a large model: numbered files and an index."""
+    file = folder / part / WEIGHTS
+    weights = load_file(file)
+    file.unlink()
+    names, index = list(weights), {}
+    for i in range(count):
+        shard = f"diffusion_pytorch_model-{i + 1:05}-of-{count:05}.safetensors"
+        save_file({n: weights[n] for n in names[i::count]}, folder / part / shard)
+        index |= dict.fromkeys(names[i::count], shard)
+    text = json.dumps({"metadata": {}, "weight_map": index})
+    (folder / part / f"{WEIGHTS}.index.json").write_text(text, encoding="utf-8")
+
+
+def test_shards_load(folder: Path) -> None:
+    whole: Any = load(find_model(folder))
+    shards(folder)
+    assert describe(find_model(folder)).missing == ()
+    again: Any = load(find_model(folder))
+    assert torch.equal(whole._shared.proj_out.weight, again._shared.proj_out.weight)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def edit(file: Path, **changes: Any) -> None:
+    values = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**values, **changes}), encoding="utf-8")
+
+
+def drop_shard(folder: Path) -> None:
+    shards(folder)
+    next((folder / "transformer").glob("*-00002-of-*")).unlink()
+
+
+def another_weight(folder: Path) -> None:
+    file = folder / "transformer" / WEIGHTS
+    weights = load_file(file)
+    weights["condition_embedder.text_embedder.linear_1.weight"] = torch.zeros(24, 9)
+    save_file(weights, file)
+
+
+def lose_a_block(folder: Path) -> None:
+    file = folder / "transformer" / WEIGHTS
+    save_file({k: v for k, v in load_file(file).items() if "blocks.1." not in k}, file)
+
+
+MISSING: dict[str, tuple[Callable[[Path], object], str]] = {
+    "half a file": (
+        lambda p: cut(p / "transformer" / WEIGHTS),
+        r"^transformer: .* is cut off: \d+",
+    ),
+    "a shard": (drop_shard, r"^transformer: .*00002-of-00002.* is missing"),
+    "no weights": (lambda p: (p / "transformer" / WEIGHTS).unlink(), r"^transformer: .* holds no"),
+    "a block": (lose_a_block, r"^transformer: .* lacks the weights of block 1 of 2"),
+    "text width": (
+        another_weight,
+        r"^transformer: .*linear_1.weight has shape \[24, 9\]",
+    ),
+    "encoder": (lambda p: make_text(p, 24), r"^text_encoder: .* is 24 wide, .* reads 16"),
+    "VAE": (lambda p: edit(p / "vae/config.json", z_dim=8), r"^vae: .* has 8 latent channels.* 4"),
+    "half a VAE": (lambda p: cut(p / "vae" / WEIGHTS), r"^vae: .* is cut off"),
+    "tokenizer": (
+        lambda p: [f.unlink() for f in (p / "tokenizer").iterdir()],
+        r"^tokenizer: .* holds no tokenizer.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISSING)
+def test_what_is_missing_is_a_line_for_its_part(kind: str, folder: Path) -> None:
+    spoil, complaint = MISSING[kind]
+    spoil(folder)
+    (line,) = describe(find_model(folder)).missing
+    assert re.search(complaint, line), line
+    assert "\n" not in line
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda p: (p / "transformer/config.json").unlink(), "config.json.*is missing"),
+    "two transformers": (
+        lambda p: edit(
+            p / "model_index.json", transformer_2=["diffusers", "WanTransformer3DModel"]
+        ),
+        "two transformers",
+    ),
+    "image to video": (
+        lambda p: edit(p / "transformer/config.json", in_channels=36),
+        "^in_channels: 36: .*image-to-video",
+    ),
+    "run field": (
+        lambda p: (p / "physis.yaml").write_text("family: wan\nrun: {stepz: 4}\n"),
+        "^stepz: 4: unknown",
+    ),
+    "run value": (
+        lambda p: (p / "physis.yaml").write_text("family: wan\nrun: {timesteps: [1, 2]}\n"),
+        "^timesteps: ",
+    ),
+    "run file": (lambda p: (p / "physis.yaml").write_text("run: {steps: 4}\n"), "^family: None"),
+    "named file": (
+        lambda p: (p / "physis.yaml").write_text("family: wan\nfiles: {transformer: x.pt}\n"),
+        "^files.transformer: .*x.pt.*no such file",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_folder_that_cannot_be_read_is_one_line(kind: str, folder: Path) -> None:
+    spoil, complaint = REFUSED[kind]
+    spoil(folder)
+    with pytest.raises(UserError, match=complaint) as refused:
+        describe(find_model(folder))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_distilled_pt_file_beside_the_base_model(folder: Path) -> None:
+    weights = load_file(folder / "transformer" / WEIGHTS)
+    torch.save(
+        {"generator_ema": {f"model.{k}": v + 1 for k, v in weights.items()}}, folder / "d.pt"
+    )
+    (folder / "transformer" / WEIGHTS).unlink()  # Not needed then.
+    run = RUN.replace("steps: 2", "steps: 3, timesteps: [1000, 757, 522], kv: clean")
+    (folder / "physis.yaml").write_text(run + "files: {transformer: d.pt}\n", encoding="utf-8")
+    ref = find_model(folder)
+    assert describe(ref).missing == ()
+    model: Any = load(ref)
+    name = "proj_out.weight"
+    assert torch.equal(model._shared.get_parameter(name), weights[name] + 1)
+    assert [model._schedule.level(d) for d in range(4)] == [1.0, 0.757, 0.522, 0.0]
+    assert model.spec.graph.kv == "clean"
+
+
+def test_actions_steer_a_folder_with_an_adapter(folder: Path) -> None:
+    """Two joints, four frames a latent: the commands of a frame reach its chunk and no other."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"0.weight": (6, 8), "0.bias": (6,), "2.weight": (24, 6), "2.bias": (24,)}
+    adapter = folder / "action_adapter"
+    adapter.mkdir()
+    weights = {k: torch.randn(*v, generator=generator) for k, v in sizes.items()}
+    save_file(weights, adapter / "model.safetensors")
+    (adapter / "config.json").write_text('{"joint_names": ["a", "b"], "hidden": 6}', "utf-8")
+    ref = find_model(folder)
+    described = describe(ref)
+    assert described.joints == ("a", "b") and described.missing == ()
+    assert described.commands is not None and described.commands.steps == 4
+    assert load_spec(ref).observation["actions"].shape == (4, 2)
+    assert broken_promises(lambda blocks: load(ref, blocks), rows=3) == []
+    model: Any = load(ref)
+    held = sum(p.numel() * p.element_size() for p in model._shared.parameters())
+    assert held == model.spec.shared_weight_bytes
+    latent = model.inject({"actions": torch.zeros(1, 4, 2)}, [NOISE])
+    moved = model.refresh(latent, {"actions": torch.ones(1, 4, 2)})
+    time = [model.embed(x, [0])[2] for x in (latent, moved)]
+    first, second = (model._shared.action_adapter(x) for x in (torch.zeros(1, 8), torch.ones(1, 8)))
+    torch.testing.assert_close((time[1] - time[0])[0], second - first, rtol=1e-4, atol=1e-5)
+
+
+def test_an_embedding_is_what_transformers_gives(folder: Path) -> None:
+    from transformers import AutoTokenizer, UMT5EncoderModel
+
+    ref = find_model(folder)
+    model: Any = load(ref, [0])
+    encoder = PromptEncoder(model.config, read_folder(folder))
+    made = encoder.encoded({"instruction": "a  red cup &amp; table"})["text_embedding"]
+    tokens = AutoTokenizer.from_pretrained(folder / "tokenizer")("a red cup & table")["input_ids"]
+    whole = UMT5EncoderModel.from_pretrained(folder / "text_encoder").eval()
+    # diffusers pads to a fixed length, masks the rest and sets it to zero.
+    padded = torch.tensor([tokens + [0] * (12 - len(tokens))])
+    mask = (torch.arange(12) < len(tokens)).long()[None]
+    with torch.inference_mode():
+        wanted = whole(padded, mask).last_hidden_state[0, : len(tokens)]
+    torch.testing.assert_close(torch.tensor(made), wanted, rtol=1e-5, atol=1e-5)
+    for wrong in ({"prompt": 3}, {"prompt": "cup", "instruction": "cup"}):
+        with pytest.raises(UserError, match=r"^prompt: "):
+            encoder.encoded(wrong)
+    assert encoder.encoded({}) == {}
