@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parent
 
 ENGINE = ("torch", "msgspec", "safetensors")
 TOOLS = ("msgspec", "rich", "matplotlib", "packaging")
-LAB = ("mujoco", "imageio", "imageio-ffmpeg", "cyclonedds", "psutil", "websockets")
+POLICIES = ("msgspec", "websockets", "pyzmq")
+LAB = ("mujoco", "imageio", "imageio-ffmpeg", "cyclonedds", "psutil")
 
 
 def requirements(*names: str) -> list[str]:
@@ -88,8 +89,9 @@ setup(
         "robot": requirements("numpy", "pyyaml", "opencv-python-headless"),
         "engine": requirements(*ENGINE),
         "tools": requirements(*TOOLS),
+        "policies": requirements(*POLICIES),
+        "lab": requirements(*ENGINE, *TOOLS, *POLICIES, *LAB),
         "models": [*requirements(*ENGINE, "transformers"), "diffusers>=0.41,<0.43"],
-        "lab": requirements(*ENGINE, *TOOLS, *LAB),
     },
     entry_points={"console_scripts": ["physis = physis_ros.cli.main:main"]},
     cmdclass={"build": CMakeBuild},

@@ -160,6 +160,10 @@ class Pacer:
         self._learn(exit_s - release_s, exit_s - deadline_s)
         return delivery
 
+    def cancelled(self, chunk_id: int) -> None:
+        """The chunk will never finish. Nothing is learned from it."""
+        self._due.pop(chunk_id, None)
+
     def due(self, now_s: float) -> list[Delivery]:
         """Chunks to deliver now, in order; each is handed out once."""
         out: list[Delivery] = []

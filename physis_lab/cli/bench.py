@@ -51,6 +51,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "physis_lab.bench.plan.fidelity",
         "the simulator against real runs of the engine on this machine",
     ),
+    "pool": (
+        "physis_lab.bench.plan.pool",
+        "a plan of two models on this machine: plan, simulation and run of it side by side",
+    ),
     "start": (
         "physis_lab.bench.robot.start",
         "from `physis up wam` to the first trajectory, and where each node's time goes",

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from physis_core.types import UserError
 from physis_lab.session.pace import Pace, choose_pace, why_too_slow
+from physis_ros.stack.options import CHOICES
 
 SUMMARY = "run a simulated arm, its camera, the engine, buffer and safety; report, plot and film"
 
@@ -43,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODE.PARAM=VALUE",
         help="set a node's parameter, e.g. engine_node.partition=step; may be repeated",
     )
+    for name in ("policy", "policy_contract"):
+        text = CHOICES[name][1]
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
     parser.add_argument("--show", action="store_true", help="open a live window of the camera")
     parser.add_argument("--verbose", action="store_true", help="print the output of the nodes")
 
@@ -66,7 +70,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise UserError("show", True, "there is no screen (DISPLAY is not set)")
     out = args.out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     plan: SessionPlan = plan_session(
-        out, domain=choose(), seed=args.seed, sets=args.sets, show=args.show
+        out,
+        domain=choose(),
+        seed=args.seed,
+        sets=args.sets,
+        show=args.show,
+        policy=args.policy,
+        policy_contract=args.policy_contract,
     )
     console = Console()
 

@@ -138,7 +138,6 @@ class EngineSession:
         while not engine.status().overload.admit and time.monotonic() < until_s:
             # The overload detector clears a little after the queues of the run before are empty.
             time.sleep(0.05)
-        observation = zero_observation(engine)
         for config in configs:
             opened = engine.open_stream(config)
             if isinstance(opened, Refused):
@@ -147,6 +146,7 @@ class EngineSession:
         order = sorted(zip(begin_s or [0.0] * len(configs), configs, strict=True), key=_first)
         for at_s, config in order:
             time.sleep(max(0.0, start_s + at_s - time.monotonic()))
+            observation = zero_observation(engine, route=config.route)
             refused = engine.observe(config.stream_id, observation)
             if refused is not None:
                 raise RuntimeError(refused.reason)

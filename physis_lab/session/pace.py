@@ -42,6 +42,7 @@ class Pace:
             return ()
         return (
             ("engine_node", "period_s", self.period_s),
+            ("policy_node", "period_s", self.period_s),
             ("robot_sim_node", "camera_hz", self.camera_hz),
             ("robot_sim_node", "controller_hz", self.controller_hz),
             ("buffer_node", "servo_hz", self.servo_hz),

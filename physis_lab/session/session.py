@@ -21,13 +21,15 @@ from physis_core.types import UserError
 from physis_lab.session.pace import Pace
 from physis_ros.node.model_file import trained_period_s
 from physis_ros.node.share import share_directory
+from physis_ros.robot.policy_contract import load_policy_contract
 from physis_ros.stack.description import NodeSpec, load_stack
 from physis_ros.stack.environment import process_environment
 from physis_ros.stack.options import Options, parse_set
 from physis_ros.stack.parameter_layers import OF_ROS
 from physis_ros.stack.resolution import NodeRun, ProcessSpec, resolve
 
-ENGINE = "engine_node"
+SOURCES = ("engine_node", "policy_node")
+"""Where the chunks come from: one of these runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,18 @@ class SessionPlan:
     @property
     def period_ms(self) -> float:
         """The stream's period: as set, or what the model was trained for."""
-        engine = self.parameters(ENGINE)
-        period_s = float(engine["period_s"])
-        if period_s == 0.0:
-            period_s = trained_period_s(engine["model"])
+        source = self.parameters(self.source)
+        period_s = float(source["period_s"])
+        if period_s == 0.0 and "policy_contract" in source:
+            period_s = load_policy_contract(source["policy_contract"]).period_s
+        elif period_s == 0.0:
+            period_s = trained_period_s(source["model"])
         return 1e3 * period_s
+
+    @property
+    def source(self) -> str:
+        """The node that gives the chunks."""
+        return next(run.node.name for run in self.runs if run.node.name in SOURCES)
 
     def parameters(self, node: str) -> dict[str, Any]:
         """Every parameter that a node of ours declares."""
@@ -83,7 +92,7 @@ class SessionPlan:
             "domain": int(self.environment["ROS_DOMAIN_ID"]),
             "nodes": [run.node.name for run in self.runs],
             "period_ms": self.period_ms,
-            "engine": self.parameters(ENGINE),
+            self.source.removesuffix("_node"): self.parameters(self.source),
         }
 
     def first_played_s(self) -> float | None:
@@ -123,6 +132,8 @@ def plan_session(
     sets: Sequence[str] = (),
     show: bool = False,
     stack: str = "wam",
+    policy: str = "",
+    policy_contract: str = "",
 ) -> SessionPlan:
     """The stack `stack` with a recorder beside it, everything recorded below `directory`.
 
@@ -143,7 +154,11 @@ def plan_session(
         ("robot_sim_node", "task_seed", seed),
         ("recorder_node", "record_path", where),
     ]
-    options = Options(sets=(*own, *(parse_set(text) for text in sets)))
+    options = Options(
+        policy=policy,
+        policy_contract=policy_contract,
+        sets=(*own, *(parse_set(text) for text in sets)),
+    )
     runs = resolve(spec, options, share)
     try:
         directory.mkdir(parents=True, exist_ok=True)

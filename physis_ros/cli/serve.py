@@ -1,7 +1,8 @@
 """`physis serve`: the engine on a GPU host, for robots on other hosts of the same ROS domain.
 
 It runs the stack `engine`: what a deployment file says, or one model with the most used parameters
-as options. Its workers run on this host, or torchrun starts them on several hosts.
+as options. Its workers run on this host, or torchrun starts them on several hosts. With `--openpi`
+it serves no ROS but openpi's wire.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from physis_core.deployment.file import load_deployment
 from physis_core.types import UserError
 from physis_ros.cli import up
 
-SUMMARY = "run the engine alone, for robots on other hosts; its workers here or under torchrun"
+SUMMARY = "run the engine alone, for robots on other hosts, over ROS or over openpi's websocket"
 
 _OPTIONS = (
     "partition",
@@ -51,12 +52,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="wait at this address for workers that torchrun starts, the key in PHYSIS_KEY",
     )
+    parser.add_argument(
+        "--openpi",
+        metavar="[HOST:]PORT",
+        help="serve openpi's wire there in place of ROS; HOST is this machine alone by default",
+    )
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="with --openpi: clients must send the key in FILE"
+    )
     up.add_stack_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     args.stack = "engine"
     args.set = [*_sets(args), *args.set]
+    if args.openpi is not None:
+        from physis_ros.cli.serve_openpi import serve_openpi
+
+        return serve_openpi(args)
+    if args.api_key_file is not None:
+        raise UserError("api_key_file", args.api_key_file, "is used with --openpi")
     if args.front is not None:
         workers = args.workers if args.workers is not None else "2"
         print(

@@ -69,6 +69,8 @@ def options_from(args: argparse.Namespace) -> Options:
         robot=args.robot,
         use_sim_time=args.use_sim_time,
         engine=args.engine,
+        policy=args.policy,
+        policy_contract=args.policy_contract,
         model=args.model,
         urdf=args.urdf,
         joint_prefix=args.joint_prefix,

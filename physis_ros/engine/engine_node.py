@@ -29,7 +29,6 @@ from physis_ros.engine.life import (
     check_stream_names,
     destroy_handlers,
     let_engine_threads_run,
-    one_line,
     start_engine,
 )
 from physis_ros.engine.parameters import EngineParameters
@@ -39,6 +38,7 @@ from physis_ros.engine.streams import EngineStreams
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
 from physis_ros.node.system import give_back_memory
+from physis_ros.node.waiting import one_line
 from physis_ros.srv import CloseStream, OpenStream
 
 _HOUSEKEEPING_PERIOD_S = 0.5

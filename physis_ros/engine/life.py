@@ -15,13 +15,6 @@ from physis_core.types import UserError
 from physis_ros.node.waiting import WaitNotice
 
 _SWITCH_S = 5e-4
-_LONGEST_REASON = 160
-
-
-def one_line(reason: str) -> str:
-    """A reason for the log: on one line, and cut where it is long."""
-    line = " ".join(reason.split())
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 def check_stream_names(ids: Sequence[str], namespaces: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ from rclpy.task import Future
 from physis_core.engine.engine import Engine
 from physis_core.types import FinishedChunk, Refused, UserError
 from physis_ros.engine.chunk_messages import chunk_message, observation_from_message
-from physis_ros.engine.life import one_line
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
 from physis_ros.engine.served import ServedModel
 from physis_ros.engine.wam_codec import action_positions
@@ -25,6 +24,7 @@ from physis_ros.msg import Observation as ObservationMessage
 from physis_ros.node.base import PhysisNode
 from physis_ros.node.interfaces import OBSERVATION, Topic, in_namespace
 from physis_ros.node.time_messages import SteadyToRos
+from physis_ros.node.waiting import one_line
 
 _REMEMBERED = 512
 _CONDITION_S = 5.0

@@ -30,6 +30,8 @@ PIP_PACKAGES = {
     "cyclonedds": "cyclonedds",
     "diffusers": "diffusers",
     "psutil": "psutil",
+    "websockets": "websockets",
+    "zmq": "pyzmq",
 }
 """Module -> what pip installs."""
 

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+_LONGEST_REASON = 160
+
+
+def one_line(reason: str) -> str:
+    """A reason for the log: on one line, and cut where it is long."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
+
 
 class WaitNotice:
     """One line after `after_s` of waiting, then one every `again_s`, and one when it is over."""

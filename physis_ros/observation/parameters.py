@@ -24,6 +24,11 @@ class ObservationParameters(BaseParameters):
         "names cameras, joints and image size; empty, for a host without the file: camera_names, "
         "joint_names, image_height and image_width do",
     )
+    policy_contract: str = param(
+        "",
+        description="In place of a model, the contract of another policy (a name in "
+        "config/policies, or a file), which names cameras, joints and image size",
+    )
     robot_file: str = param(
         "",
         description="The robot's file (a name in config/robots, or a path): a model that moves "
@@ -102,12 +107,15 @@ class WantedInputs:
 
 
 def wanted_inputs(params: ObservationParameters) -> WantedInputs:
-    """From the model, or from the parameters where none is named.
+    """From the policy's contract, from the model, or from the parameters where neither is named.
 
     Raises:
         UserError: neither names them, or the model needs a camera or joint that is not there.
     """
-    wanted = _of_model(params) if params.model else _of_parameters(params)
+    if params.policy_contract:
+        wanted = _of_contract(params)
+    else:
+        wanted = _of_model(params) if params.model else _of_parameters(params)
     check_robot_joints(wanted.joint_names, params.robot_file, params.joint_prefix)
     return wanted
 
@@ -130,26 +138,44 @@ def _sensor_joints(params: ObservationParameters, names: tuple[str, ...]) -> tup
     return tuple(with_prefix(name, params.joint_prefix) for name in names)
 
 
+def _of_contract(params: ObservationParameters) -> WantedInputs:
+    from physis_ros.robot.policy_contract import load_policy_contract
+
+    contract = load_policy_contract(params.policy_contract)
+    return _needed(
+        params, contract.camera_names, contract.state_joints, contract.image_size, "contract"
+    )
+
+
 def _of_model(params: ObservationParameters) -> WantedInputs:
     described = describe(named_model(params.model))
+    if not described.joints:
+        raise UserError("model", params.model, f"is a {described.purpose}: it reads no joints")
+    return _needed(params, described.camera_names, described.joints, described.image_size, "model")
+
+
+def _needed(
+    params: ObservationParameters,
+    cameras: tuple[str, ...],
+    joints: tuple[str, ...],
+    size: tuple[int, int],
+    who: str,
+) -> WantedInputs:
+    """What `who` needs, checked against what the parameters say there is."""
     for field, needed, present in (
-        ("camera_names", described.camera_names, params.camera_names),
-        ("joint_names", described.joints, params.joint_names),
+        ("camera_names", cameras, params.camera_names),
+        ("joint_names", joints, params.joint_names),
     ):
         if present:
             check_names(field, needed, present, where=f"the parameter {field}")
     for name, given, needed_size in zip(
-        ("image_height", "image_width"),
-        (params.image_height, params.image_width),
-        described.image_size,
+        ("image_height", "image_width"), (params.image_height, params.image_width), size
     ):
         if given not in (0, needed_size):
-            raise UserError(name, given, f"the model has {needed_size}")
-    if not described.joints:
-        raise UserError("model", params.model, f"is a {described.purpose}: it reads no joints")
+            raise UserError(name, given, f"the {who} has {needed_size}")
     return WantedInputs(
-        camera_names=described.camera_names,
-        joint_names=described.joints,
-        sensor_joints=_sensor_joints(params, described.joints),
-        image_size=described.image_size,
+        camera_names=cameras,
+        joint_names=joints,
+        sensor_joints=_sensor_joints(params, joints),
+        image_size=size,
     )

@@ -17,10 +17,11 @@ from physis_core.files import nearest, read_file
 from physis_core.types import UserError
 
 NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
-PARTS = ("robot", "engine", "simulated_robot")
+PARTS = ("robot", "engine", "policy", "simulated_robot")
 NODE_MODULES = {
     "observation_node": "physis_ros.observation.observation_node",
     "engine_node": "physis_ros.engine.engine_node",
+    "policy_node": "physis_ros.policies.policy_node",
     "world_node": "physis_ros.world.world_node",
     "buffer_node": "physis_ros.timeline.buffer_node",
     "safety_node": "physis_ros.safety.safety_node",
@@ -32,6 +33,7 @@ NODE_MODULES = {
 NODE_PARAMETERS = {
     "observation_node": "physis_ros.observation.parameters:ObservationParameters",
     "engine_node": "physis_ros.engine.parameters:EngineParameters",
+    "policy_node": "physis_ros.policies.parameters:PolicyParameters",
     "world_node": "physis_ros.world.parameters:WorldParameters",
     "buffer_node": "physis_ros.timeline.parameters:BufferParameters",
     "safety_node": "physis_ros.safety.parameters:SafetyParameters",
@@ -68,8 +70,9 @@ class Respawn:
 class NodeSpec:
     """One node of a stack, in a process of its own.
 
-    `part` says when it runs: `engine` only where the engine is local, `simulated_robot` only where
-    the robot is simulated, `robot` always. `parameter_files` are below `config/`; in `overrides`
+    `part` says when it runs: `engine` only where the engine is local, `policy` only where another
+    policy's server takes the engine's place, `simulated_robot` only where the robot is simulated,
+    `robot` always. `parameter_files` are below `config/`; in `overrides`
     `{robot_file}` stands for the robot's file, `{simulated_robot}` for true or false, and `{robot}`
     for the robot's name in the stack. When a `must_live` node ends, its robot's nodes end, and with
     the last robot the stack.

@@ -23,6 +23,8 @@ _REMAP = re.compile(r"(?:(?P<node>[A-Za-z_]\w*):)?(?P<source>[~/\w]+):=(?P<targe
 SIMULATED = "sim"
 """`robot: sim` runs the simulated arm; its limits are those of SIMULATED_ROBOT."""
 SIMULATED_ROBOT = "ur5e"
+SIMULATED_CONTRACT = "demo_arm"
+"""In `config/policies/`: what the simulated arm sends to a policy."""
 ENGINES = ("local", "remote", "none")
 LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 CONTROLLER_TOPICS = (
@@ -39,6 +41,8 @@ CHOICES = {
         "local",
         f"{', '.join(ENGINES)}: whether the engine node runs here, elsewhere, or not at all",
     ),
+    "policy": ("", "openpi://HOST:PORT: a policy server that takes the engine's place"),
+    "policy_contract": ("", "how observations become its requests: a name in config/policies"),
     "model": ("", "the model of every node that has one: file, folder, checkpoint or family"),
     "urdf": ("", "the robot's description, a file with further limits"),
     "joint_prefix": ("", "in front of the joint names of the robot's driver (UR: tf_prefix)"),
@@ -88,6 +92,8 @@ class Options:
     robot: str = SIMULATED
     use_sim_time: bool = False
     engine: str = "local"
+    policy: str = ""
+    policy_contract: str = ""
     model: str = ""
     urdf: str = ""
     joint_prefix: str = ""
@@ -102,6 +108,12 @@ class Options:
             raise UserError("namespace", self.namespace, "must be a ROS namespace such as left/arm")
         if self.engine not in ENGINES:
             raise UserError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
+        if self.policy_contract and not self.policy:
+            raise UserError("policy_contract", self.policy_contract, "needs policy, too")
+        if self.policy and self.engine != "local":
+            raise UserError("engine", self.engine, "has no place beside policy: leave it out")
+        if self.policy and not self.contract:
+            raise UserError("policy_contract", "", f"name that of robot {self.robot!r}")
         if self.controller_topic and not NAMESPACE.match(self.controller_topic):
             raise UserError("controller_topic", self.controller_topic, "must be a ROS topic")
         if self.joint_prefix and not _NAME.match(self.joint_prefix):
@@ -111,6 +123,11 @@ class Options:
             raise UserError("log_level", self.log_level, f"must be one of {', '.join(LOG_LEVELS)}")
         for remap in self.remaps:
             _check_remap(remap)
+
+    @property
+    def contract(self) -> str:
+        """The policy's contract; without a choice that of the simulated arm, for this arm alone."""
+        return self.policy_contract or (SIMULATED_CONTRACT if self.robot == SIMULATED else "")
 
     def namespace_of(self, robot: str) -> str:
         """Absolute; `robot`: its name in the stack, or empty."""
@@ -123,6 +140,9 @@ class Options:
     def arguments(self) -> dict[str, tuple[str, Any]]:
         """Choices that are a parameter of each node that has it: parameter -> choice, value."""
         found: dict[str, tuple[str, Any]] = {}
+        if self.policy:
+            found["policy"] = ("policy", self.policy)
+            found["policy_contract"] = ("policy_contract", self.contract)
         if self.model:
             found["model"] = ("model", self.model)
         if self.urdf:
@@ -161,6 +181,8 @@ def options_from_texts(texts: Mapping[str, str]) -> Options:
         robot=given["robot"],
         use_sim_time=truth("use_sim_time", given["use_sim_time"]),
         engine=given["engine"],
+        policy=given["policy"],
+        policy_contract=given["policy_contract"],
         model=given["model"],
         urdf=given["urdf"],
         joint_prefix=given["joint_prefix"],

@@ -180,7 +180,9 @@ def _misspelt(pattern: str, node: str) -> bool:
 
 def _runs_here(node: NodeSpec, options: Options) -> bool:
     if node.part == "engine":
-        return options.engine == "local"
+        return options.engine == "local" and not options.policy
+    if node.part == "policy":
+        return bool(options.policy)
     return node.part != "simulated_robot" or options.robot == SIMULATED
 
 
@@ -221,7 +223,7 @@ def check_model(run: NodeRun) -> None:
         UserError: naming the joints or cameras that are missing.
     """
     model, robot_file = run.value("model"), run.value("robot_file")
-    if not model:
+    if not model or run.value("policy_contract"):
         return
     described = describe(named_model(model))
     if robot_file:

@@ -38,11 +38,12 @@ def test_a_node_of_the_robot_becomes_active(ros: Any, name: str) -> None:
     assert ros.stop(node) == 0
 
 
-def test_a_node_names_the_package_that_is_missing(ros: Any) -> None:
-    node = ros.start_file(BARE, NODE_MODULES["engine_node"], "--ros-args")
-    ros.wait(lambda: node.poll() is not None, "engine_node to end")
+@pytest.mark.parametrize("name", ["engine_node", "policy_node"])
+def test_a_node_names_the_package_that_is_missing(ros: Any, name: str) -> None:
+    node = ros.start_file(BARE, NODE_MODULES[name], "--ros-args")
+    ros.wait(lambda: node.poll() is not None, f"{name} to end")
     said = ros.log(node)
     assert node.returncode == 2, said
     assert len(said.strip().splitlines()) == 1, said
-    assert said.startswith("engine_node: the Python package "), said
+    assert said.startswith(f"{name}: the Python package "), said
     assert "is not installed: " in said

@@ -5,9 +5,6 @@ until SIGINT. Each message is one msgpack map, arrays as maps of bytes, dtype an
 compression. The client sends two 640 x 480 images and the joints 30 times a second, waits for the
 actions, and writes one row to FILE for each answer. The server answers with the actions of one
 chunk at once.
-
-Source of the wire: Physical Intelligence, openpi, `packages/openpi-client` and
-`src/openpi/serving/websocket_policy_server.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -30,40 +26,12 @@ from websockets.sync.client import connect
 from physis_core.observe.rowlog import RowLog
 from physis_lab.arm.kinematics import HOME_RAD
 from physis_lab.bench.nodes.path_bench import CAMERA_HZ, CAMERAS, COLUMNS, HEIGHT, WIDTH
+from physis_ros.policies.packing import packed, unpacked
 
 HOST = "127.0.0.1"
 STEPS = 8
 _CONNECT_LIMIT_S = 30.0
 _CONNECT_AGAIN_S = 0.1
-
-
-def packed(value: Any) -> bytes:
-    """msgpack, with arrays as msgpack-numpy writes them."""
-    return msgspec.msgpack.encode(value, enc_hook=_array_as_map)
-
-
-def unpacked(data: bytes) -> Any:
-    return _with_arrays(msgspec.msgpack.decode(data))
-
-
-def _array_as_map(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {
-            b"__ndarray__": True,
-            b"data": value.tobytes(),
-            b"dtype": value.dtype.str,
-            b"shape": value.shape,
-        }
-    raise NotImplementedError(f"{type(value).__name__} has no place on this wire")
-
-
-def _with_arrays(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    if b"__ndarray__" in value:
-        array = np.frombuffer(value[b"data"], dtype=np.dtype(value[b"dtype"]))
-        return array.reshape(value[b"shape"])
-    return {key: _with_arrays(one) for key, one in value.items()}
 
 
 async def server(port: int) -> None:

@@ -38,6 +38,7 @@ def test_half_of_what_is_needed_slows_all_rates_alike() -> None:
     assert pace.divisor == 2 and pace.enough
     assert {f"{n}.{p}": v for n, p, v in pace.parameters()} == {
         "engine_node.period_s": 0.2,
+        "policy_node.period_s": 0.2,
         "robot_sim_node.camera_hz": 15.0,
         "robot_sim_node.controller_hz": 62.5,
         "buffer_node.servo_hz": 50.0,

@@ -11,7 +11,8 @@ import pytest
 from physis_core.engine.engine import Engine
 from physis_core.types import UserError
 from physis_ros.engine import life
-from physis_ros.engine.life import check_stream_names, one_line, start_engine
+from physis_ros.engine.life import check_stream_names, start_engine
+from physis_ros.node.waiting import one_line
 
 
 class LateEngine:
