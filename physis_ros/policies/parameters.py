@@ -13,7 +13,8 @@ from physis_ros.node.parameters import REQUIRED, BaseParameters, param
 class PolicyParameters(BaseParameters):
     policy: str = param(
         REQUIRED,
-        description="The policy server: openpi://HOST:PORT",
+        description="The policy server: openpi://HOST:PORT, gr00t://HOST:PORT or "
+        "cosmos+http://HOST:PORT/act",
     )
     policy_contract: str = param(
         REQUIRED,

@@ -11,6 +11,8 @@ from physis_ros.policies.wire import Open, PolicyAddress
 
 _CLIENTS = {
     "openpi": ("physis_ros.policies.openpi_wire", "open_openpi"),
+    "gr00t": ("physis_ros.policies.gr00t_wire", "open_gr00t"),
+    "cosmos+http": ("physis_ros.policies.cosmos_wire", "open_cosmos"),
 }
 
 

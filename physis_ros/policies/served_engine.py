@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from physis_core.engine.engine import Engine, EngineEvent
@@ -21,7 +22,7 @@ from physis_core.model.registry import describe
 from physis_core.types import FinishedChunk, Observation, ObservationStamp, Refused, UserError
 from physis_ros.engine.lookahead import LookaheadConfig, LookaheadEstimator
 from physis_ros.engine.served import Served
-from physis_ros.engine.wam_codec import action_positions, observation_tensors
+from physis_ros.engine.wam_codec import WamContract, action_positions, observation_tensors
 from physis_ros.node.waiting import one_line
 from physis_ros.policies.payload import Floats, RobotInputs
 from physis_ros.robot.policy_contract import PolicyContract, contract_of_model
@@ -29,6 +30,7 @@ from physis_ros.robot.policy_contract import PolicyContract, contract_of_model
 T = TypeVar("T")
 MOST_IN_FLIGHT = 4
 _INITIAL_LOOKAHEAD_S = 0.1
+_SAME_STEP_S = 1e-4
 
 
 class RequestFailed(Exception):
@@ -54,10 +56,7 @@ class ServedEngine:
         ref = what.deployment.models[one.name]
         self._wam = one.contract
         self._route = one.routes[0]
-        self.contract = contract or contract_of_model(describe(ref))
-        if set(self.contract.actions.joints) != set(self._wam.joint_names):
-            shown = sorted(set(self.contract.actions.joints) ^ set(self._wam.joint_names))
-            raise UserError("policy_contract", shown, "joints that only one of both has")
+        self.contract = _fitted(contract or contract_of_model(describe(ref)), self._wam)
         self.label = ref.label
         self.engine = Engine(
             what.deployment,
@@ -79,7 +78,7 @@ class ServedEngine:
             "cameras": list(self._wam.camera_names),
             "image_resolution": list(self._wam.image_size),
             "joints": list(self._wam.joint_names),
-            "action_horizon": self.contract.actions.horizon,
+            "action_horizon": self._wam.action_steps,
             "action_dim": len(self.contract.actions.joints),
             "step_s": float(self.contract.actions.step_s),
             "period_s": float(self.contract.period_s),
@@ -232,6 +231,29 @@ class ServedSession:
             _, future = self._waiting.popitem()
             if not future.done():
                 future.set_exception(RequestFailed(reason))
+
+
+def _fitted(contract: PolicyContract, model: WamContract) -> PolicyContract:
+    """The contract with the model's image size: what clients send is resized to it.
+
+    Raises:
+        UserError: it is for other joints, more points or another step than the model's.
+    """
+    actions = contract.actions
+    odd = set(actions.joints) ^ set(model.joint_names)
+    if odd:
+        raise UserError("policy_contract", sorted(odd), "joints that only contract or model has")
+    if actions.horizon > model.action_steps:
+        raise UserError("actions.horizon", actions.horizon, f"the model gives {model.action_steps}")
+    if abs(actions.step_s - model.step_s) > _SAME_STEP_S:
+        raise UserError("actions.step_s", actions.step_s, f"the model's step is {model.step_s:g} s")
+    height, width = model.image_size
+    return msgspec.structs.replace(
+        contract,
+        image_height=height,
+        image_width=width,
+        images=tuple(msgspec.structs.replace(image, canvas=None) for image in contract.images),
+    )
 
 
 def lookahead_of(request: Mapping[str, Any]) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from physis_core.types import UserError
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<port>\d{1,5})")
-SCHEMES = ("openpi",)
+SCHEMES = ("openpi", "gr00t", "cosmos+http")
 
 
 class WireError(Exception):
@@ -74,7 +74,7 @@ def parse_address(text: str) -> PolicyAddress:
     """Raises UserError where it is none."""
     found = _ADDRESS.match(text)
     if found is None or not 0 < int(found["port"]) < 65536:
-        raise UserError("policy", text, "must be openpi://HOST:PORT")
+        raise UserError("policy", text, "must be SCHEME://HOST:PORT, such as openpi://gpu:8000")
     if found["scheme"] not in SCHEMES:
         raise UserError("policy", text, f"its scheme must be one of {', '.join(SCHEMES)}")
     path = text[found.end() :]

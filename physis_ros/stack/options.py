@@ -41,7 +41,10 @@ CHOICES = {
         "local",
         f"{', '.join(ENGINES)}: whether the engine node runs here, elsewhere, or not at all",
     ),
-    "policy": ("", "openpi://HOST:PORT: a policy server that takes the engine's place"),
+    "policy": (
+        "",
+        "SCHEME://HOST:PORT, such as openpi://: a policy server in the engine's place",
+    ),
     "policy_contract": ("", "how observations become its requests: a name in config/policies"),
     "model": ("", "the model of every node that has one: file, folder, checkpoint or family"),
     "urdf": ("", "the robot's description, a file with further limits"),
