@@ -7,7 +7,7 @@ round.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,7 @@ def inputs_of(contract: PolicyContract, request: Mapping[str, Any]) -> RobotInpu
 
 
 def actions_of(contract: PolicyContract, reply: Mapping[str, Any]) -> dict[tuple[str, ...], Floats]:
-    """The action arrays of a reply by key, [horizon, columns], in the policy's units.
+    """The action arrays of a reply by key, [horizon or more, columns], in the policy's units.
 
     Raises:
         UserError: one is missing, too short, of another width, or not finite.
@@ -120,7 +120,7 @@ def actions_of(contract: PolicyContract, reply: Mapping[str, Any]) -> dict[tuple
             step, column = np.argwhere(~np.isfinite(rows))[0]
             name = f"{_shown(path)}[{step}, {column}]"
             raise UserError(name, float(rows[step, column]), "must be finite")
-        found[path] = rows[:horizon]
+        found[path] = rows
     return found
 
 
@@ -135,7 +135,8 @@ def positions_of(
     """
     columns: list[Floats] = []
     for part, column in _columns(contract):
-        values = actions[key_path(part.key)][:, column : column + len(part.joints)]
+        rows = actions[key_path(part.key)][: contract.actions.horizon]
+        values = rows[:, column : column + len(part.joints)]
         if part.kind == "absolute":
             columns.append(part.offset + values * part.scale)
             continue
@@ -168,6 +169,50 @@ def reply_of(
     for path, columns in parts.items():
         put(reply, path, np.concatenate(columns, axis=1).astype(np.float32))
     return reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastChunk:
+    """What the server gave last: the arrays of `actions_of`, and when their row 0 applies."""
+
+    actions: Mapping[tuple[str, ...], Floats]
+    start_ns: int
+
+
+def extra_inputs(
+    contract: PolicyContract,
+    taken: Container[str],
+    *,
+    request_id: int,
+    delay_s: float,
+    last: LastChunk | None,
+    capture_ns: int,
+) -> dict[str, Any]:
+    """What a server takes besides the observation, of what its metadata list.
+
+    `inference_delay`: steps that pass from capture to reply. `prev_chunk_left_over`: the rows of
+    the chunk before from the capture on, float32 [steps, columns] (a mapping where there are
+    several keys); left out where none is left.
+    """
+    extra: dict[str, Any] = {}
+    if "request_id" in taken:
+        extra["request_id"] = request_id
+    if "lookahead_s" in taken:
+        extra["lookahead_s"] = delay_s
+    if "inference_delay" in taken:
+        extra["inference_delay"] = math.ceil(delay_s / contract.actions.step_s)
+    if "prev_chunk_left_over" in taken and last is not None:
+        left = left_over(
+            last.actions,
+            start_ns=last.start_ns,
+            step_ns=round(contract.actions.step_s * 1e9),
+            now_ns=capture_ns,
+        )
+        if left is not None:
+            named = {_shown(path): rows.astype(np.float32) for path, rows in left.items()}
+            one = next(iter(named.values()))
+            extra["prev_chunk_left_over"] = one if len(named) == 1 else named
+    return extra
 
 
 def left_over(

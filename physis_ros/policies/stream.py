@@ -26,10 +26,10 @@ from physis_ros.node.waiting import one_line
 from physis_ros.policies.link import LinkConfig, PolicyLink
 from physis_ros.policies.parameters import PolicyParameters
 from physis_ros.policies.payload import (
-    Floats,
+    LastChunk,
     RobotInputs,
     actions_of,
-    left_over,
+    extra_inputs,
     positions_of,
     put,
     request_of,
@@ -55,14 +55,6 @@ class Seen:
     joints: Mapping[str, float]
     values: Mapping[str, Any]
     clock_suspect: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class _Chunk:
-    """What the server gave last, for what it takes of it again."""
-
-    actions: Mapping[tuple[str, ...], Floats]
-    start_ns: int
 
 
 class PolicyStream:
@@ -103,7 +95,7 @@ class PolicyStream:
         self._server_ms = SlidingWindow(_WINDOW)
         self._inputs: frozenset[str] = frozenset()
         self._lookahead_given: dict[int, float] = {}
-        self._last: _Chunk | None = None
+        self._last: LastChunk | None = None
         self._observed_s = -math.inf
         self.link: PolicyLink[Seen] = PolicyLink(link, open_connection, self, failed)
         topic = action_chunk(params.deadline_s, params.lease_s, offered=True)
@@ -211,27 +203,20 @@ class PolicyStream:
         delay_s = self.lookahead_s
         if self._contract.session is not None:
             put(values, self._contract.session, f"{self.stream_id}-{self.epoch}")
-        if "request_id" in self._inputs:
-            values["request_id"] = request.request_id
+        values.update(
+            extra_inputs(
+                self._contract,
+                self._inputs,
+                request_id=request.request_id,
+                delay_s=delay_s,
+                last=self._last,
+                capture_ns=request.observation.stamp.capture_newest_ns,
+            )
+        )
         if "lookahead_s" in self._inputs:
-            values["lookahead_s"] = delay_s
             self._lookahead_given[request.request_id] = delay_s
             while len(self._lookahead_given) > _REMEMBERED:
                 self._lookahead_given.pop(next(iter(self._lookahead_given)))
-        if "inference_delay" in self._inputs:
-            values["inference_delay"] = math.ceil(delay_s / self._contract.actions.step_s)
-        if "prev_chunk_left_over" in self._inputs and self._last is not None:
-            left = left_over(
-                self._last.actions,
-                start_ns=self._last.start_ns,
-                step_ns=round(self._contract.actions.step_s * 1e9),
-                now_ns=request.observation.stamp.capture_newest_ns,
-            )
-            if left is not None:
-                named = {".".join(path): rows.astype("float32") for path, rows in left.items()}
-                values["prev_chunk_left_over"] = (
-                    next(iter(named.values())) if len(named) == 1 else named
-                )
         return values
 
     def take_reply(self, request: Request[Seen], reply: Mapping[str, Any], now_s: float) -> None:
@@ -252,7 +237,7 @@ class PolicyStream:
             timing = reply.get("server_timing")
             if isinstance(timing, Mapping) and isinstance(timing.get("infer_ms"), (int, float)):
                 self._server_ms.add(float(timing["infer_ms"]))
-        self._last = _Chunk(actions=actions, start_ns=start_ns)
+        self._last = LastChunk(actions=actions, start_ns=start_ns)
         chunk = FinishedChunk(
             stream_id=self.stream_id,
             epoch=self.epoch,

@@ -34,7 +34,11 @@ state: [{key: state, joints: [a_joint]}]
 session: session_id
 actions: {horizon: 4, step_s: 0.05, parts: [{key: actions, joints: [a_joint]}]}
 """
-METADATA = {"model": "one", "max_in_flight": 4, "inputs": ["request_id"]}
+METADATA = {
+    "model": "one",
+    "max_in_flight": 4,
+    "inputs": ["request_id", "inference_delay", "prev_chunk_left_over"],
+}
 COLD_S = 0.8
 
 
@@ -44,6 +48,7 @@ class LateServer:
     def __init__(self, port: int) -> None:
         self.metadata: dict[str, Any] = dict(METADATA)
         self.sessions: list[str] = []
+        self.left: list[int] = []
         self.swapped = 0
         self._port = port
         self._cold = True
@@ -80,6 +85,8 @@ class LateServer:
             async for data in connection:
                 request = unpacked(data)
                 self.sessions.append(request["session_id"])
+                assert request["inference_delay"] >= 1
+                self.left.append(len(request.get("prev_chunk_left_over", ())))
                 if self._cold:
                     await asyncio.sleep(COLD_S)
                     self._cold = False
@@ -150,6 +157,7 @@ def test_each_reply_belongs_to_its_request_and_another_model_is_refused(
     ros.wait(lambda: len(chunks) >= 20, "20 chunks")
     assert time.monotonic() - begun_s > COLD_S, "the cold server took its time"
     assert server.swapped >= 10
+    assert server.left[0] == 0 and 1 <= max(server.left) <= 4, "what is left of the chunk before"
     first_epoch = chunks[0].epoch
     for chunk in chunks:
         assert robot.is_answered_by(chunk)

@@ -15,8 +15,10 @@ from physis_core.model.registry import describe
 from physis_core.types import UserError
 from physis_ros.node.model_file import named_model
 from physis_ros.policies.payload import (
+    LastChunk,
     RobotInputs,
     actions_of,
+    extra_inputs,
     inputs_of,
     left_over,
     positions_of,
@@ -206,6 +208,23 @@ def test_of_the_chunk_before_the_rows_ahead_are_left() -> None:
     assert left_over(actions, start_ns=0, step_ns=100, now_ns=301) is None
     whole = left_over(actions, start_ns=0, step_ns=100, now_ns=-50)
     assert whole is not None and len(whole[("actions",)]) == 4
+
+
+def test_a_server_is_sent_what_its_metadata_list_and_no_more() -> None:
+    made = contract()
+    rows = np.arange(12.0).reshape(4, 3)
+    last = LastChunk(actions={("actions",): rows}, start_ns=1_000_000_000)
+    known: dict[str, Any] = {"request_id": 7, "delay_s": 0.12, "last": last}
+    now_ns = 1_070_000_000  # between the points 1 and 2 of a step of 50 ms
+    assert extra_inputs(made, frozenset(), **known, capture_ns=now_ns) == {}
+    taken = ("request_id", "lookahead_s", "inference_delay", "prev_chunk_left_over")
+    extra = extra_inputs(made, taken, **known, capture_ns=now_ns)
+    assert (extra["request_id"], extra["lookahead_s"], extra["inference_delay"]) == (7, 0.12, 3)
+    assert extra["prev_chunk_left_over"].dtype == np.float32
+    assert extra["prev_chunk_left_over"].tolist() == rows[2:].tolist()
+    for before, at_ns in ((None, now_ns), (last, 2_000_000_000)):
+        extra = extra_inputs(made, taken, **{**known, "last": before}, capture_ns=at_ns)
+        assert "prev_chunk_left_over" not in extra, "none is left"
 
 
 @pytest.mark.parametrize("name", NAMES)
