@@ -15,6 +15,7 @@ Source: vLLM-Omni, `vllm_omni/entrypoints/openpi/dreamzero_async_protocol.py`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -31,7 +32,7 @@ from physis_ros.policies.served_engine import (
     lookahead_of,
 )
 
-VERSION = 1
+_LOG = logging.getLogger(__name__)
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -147,6 +148,10 @@ class AsyncSession:
             reply = reply_of(self._served.contract, positions, inputs.joints)
         except (UserError, RequestFailed) as error:
             await self._error("forward_failed", str(error))
+            return
+        except Exception:  # noqa: BLE001  a fault of ours: the log has it whole
+            _LOG.exception("a request failed")
+            await self._error("internal_error", "a fault of the server; its log says which")
             return
         actions = next(iter(reply.values())) if len(reply) == 1 else reply
         self._chunk_index += 1

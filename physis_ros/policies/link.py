@@ -45,8 +45,8 @@ class LinkUser(Protocol[T]):
     def server_refused(self, reason: str) -> None:
         """A request was answered by an error."""
 
-    def link_lost(self) -> None:
-        """The last connection ended: what comes next is a new epoch."""
+    def restarted(self) -> None:
+        """After `restart`, and when the last connection ended: what comes next is a new epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,7 @@ class PolicyLink(Generic[T]):
         self._metadata: Mapping[str, Any] | None = None
         self._connections: dict[int, Connection] = {}
         self._why: dict[int, str] = {}
+        self._answered: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._news = asyncio.Event()
         self._end = asyncio.Event()
@@ -105,7 +106,7 @@ class PolicyLink(Generic[T]):
 
     def restart(self) -> None:
         """Any thread. Chunk ids begin anew, and replies under way are dropped."""
-        self._soon(self.requests.restart)
+        self._soon(self._restart)
 
     def _soon(self, act: Callable[[], object]) -> None:
         if not self._loop.is_closed():
@@ -181,9 +182,9 @@ class PolicyLink(Generic[T]):
             except WireError as error:
                 why = self._why.pop(number, f"{self._config.address.text}: {error}")
                 self.state = why if len(self._connections) <= 1 else self.state
-            answered = self.requests.answered_on(number)
             self._lose(number)
-            failures = 1 if answered else failures + 1
+            failures = 1 if number in self._answered else failures + 1
+            self._answered.discard(number)
             self.reconnects += 1
             await asyncio.sleep(retry_s(failures))
 
@@ -202,14 +203,18 @@ class PolicyLink(Generic[T]):
     def _take(self, number: int, reply: Reply) -> None:
         now_s = time.monotonic()
         found = self.requests.answer(number, reply.request_id, now_s)
+        self._answered.add(number)
         if not isinstance(found, Dropped):
             self._user.take_reply(found, reply.values, now_s)
 
     def _lose(self, number: int) -> None:
         self._connections.pop(number, None)
         if self.requests.lose(number):
-            self.requests.restart()
-            self._user.link_lost()
+            self._restart()
+
+    def _restart(self) -> None:
+        self.requests.restart()
+        self._user.restarted()
 
     def _refusal(self, metadata: Mapping[str, Any]) -> str:
         """Another model than before, or one that the user refuses."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import http
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,6 +39,7 @@ from physis_ros.policies.served_engine import (
 
 HEALTH = "/healthz"
 _INTERNAL_ERROR = 1011
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ async def start_server(served: ServedEngine, config: ServerConfig) -> Server:
             config.port,
             compression=None,
             max_size=config.most_bytes,
+            # No web page: a browser names the page that asks.
+            origins=[None],
             process_request=lambda connection, request: _admit(connection, request, config),
             # A client that waits for its robot answers no ping meanwhile.
             ping_interval=None,
@@ -160,6 +164,10 @@ class _Client:
                 reply["request_id"] = request["request_id"]
         except (UserError, RequestFailed) as error:
             reply = str(error)
+        except Exception:  # noqa: BLE001  a fault of ours: the log has it whole, the client leaves
+            _LOG.exception("a request failed")
+            await self._connection.close(_INTERNAL_ERROR, "internal error")
+            return
         finally:
             self._room.release()
         if after is not None:

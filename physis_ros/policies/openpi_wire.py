@@ -25,6 +25,7 @@ from physis_ros.policies.wire import (
 )
 
 REQUEST_ID = "request_id"
+_CLOSE_S = 0.5
 
 
 class OpenpiConnection:
@@ -63,6 +64,8 @@ async def open_openpi(address: PolicyAddress, options: WireOptions) -> OpenpiCon
             additional_headers=headers,
             # A server that computes in its event loop answers no ping meanwhile.
             ping_interval=None,
+            # One that hangs does not shake hands either.
+            close_timeout=_CLOSE_S,
             proxy=None,
         )
     except (OSError, WebSocketException, TimeoutError) as error:

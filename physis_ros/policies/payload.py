@@ -84,7 +84,7 @@ def inputs_of(contract: PolicyContract, request: Mapping[str, Any]) -> RobotInpu
         widths[path] = widths.get(path, 0) + len(part.joints)
     for part in contract.state:
         path = key_path(part.key)
-        vector = np.asarray(_get(request, path), dtype=np.float64).reshape(-1)
+        vector = _numbers(request, path).reshape(-1)
         if vector.size != widths[path]:
             raise UserError(_shown(path), vector.size, f"must have {widths[path]} values")
         for joint in part.joints:
@@ -111,7 +111,7 @@ def actions_of(contract: PolicyContract, reply: Mapping[str, Any]) -> dict[tuple
     """
     found: dict[tuple[str, ...], Floats] = {}
     for path, width in _widths(contract.actions.parts).items():
-        rows = np.asarray(_get(reply, path), dtype=np.float64)
+        rows = _numbers(reply, path)
         horizon = contract.actions.horizon
         if rows.ndim != 2 or rows.shape[1] != width or rows.shape[0] < horizon:
             wanted = f"must be [{horizon} or more, {width}]"
@@ -288,6 +288,14 @@ def _get(mapping: Any, path: tuple[str, ...]) -> Any:
             raise UserError(_shown(path), None, "is missing")
         value = value[name]
     return value
+
+
+def _numbers(mapping: Any, path: tuple[str, ...]) -> Floats:
+    value = _get(mapping, path)
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(_shown(path), value, "must be an array of numbers") from None
 
 
 def _shown(path: tuple[str, ...]) -> str:

@@ -109,11 +109,6 @@ class Requests(Generic[T]):
         """It is up and takes this many requests at the same time."""
         self._places[connection] = _Place(max(1, in_flight), deque())
 
-    def answered_on(self, connection: int) -> bool:
-        """Whether this connection has answered since it is up."""
-        place = self._places.get(connection)
-        return place is not None and place.answered
-
     def lose(self, connection: int) -> bool:
         """It is down, with its requests. True where it was the last: the stream starts anew."""
         place = self._places.pop(connection, None)

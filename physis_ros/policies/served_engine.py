@@ -129,14 +129,12 @@ class ServedEngine:
 
     def observation(self, inputs: RobotInputs, number: int, lookahead_s: float) -> Observation:
         """Raises UserError where a camera or joint is missing."""
-        now_ns = number
+        # The client knows the capture; here only the request's number counts.
+        stamp = ObservationStamp(
+            observation_id=number, capture_oldest_ns=0, capture_newest_ns=0, receipt_ns=0
+        )
         return Observation(
-            stamp=ObservationStamp(
-                observation_id=number,
-                capture_oldest_ns=now_ns,
-                capture_newest_ns=now_ns,
-                receipt_ns=now_ns,
-            ),
+            stamp=stamp,
             tensors=observation_tensors(
                 self._wam,
                 images=inputs.images,
@@ -219,9 +217,9 @@ class ServedSession:
     def take(self, chunk: FinishedChunk) -> None:
         number = chunk.observations[0].observation_id
         for earlier in [n for n in self._waiting if n < number]:
-            self._waiting.pop(earlier).set_exception(
-                RequestFailed("a newer request came before this one began")
-            )
+            overtaken = self._waiting.pop(earlier)
+            if not overtaken.done():
+                overtaken.set_exception(RequestFailed("a newer request came before this one began"))
         future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             future.set_result(chunk)

@@ -115,7 +115,6 @@ class PolicyStream:
 
     def restart(self) -> None:
         """A new epoch: what was seen before counts no more."""
-        self._new_epoch()
         self.link.restart()
 
     def waits_for(self, now_s: float) -> str:
@@ -269,16 +268,13 @@ class PolicyStream:
     def server_refused(self, reason: str) -> None:
         self._refuse(f"{self.stream_id}: the server refused a request: {reason}")
 
-    def link_lost(self) -> None:
-        self._new_epoch()
-
-    # Either thread -----------------------------------------------------------------------------
-
-    def _new_epoch(self) -> None:
+    def restarted(self) -> None:
         with self._lock:
             self.epoch += 1
             self._estimator.restart()
             self._last = None
+
+    # Either thread -----------------------------------------------------------------------------
 
     def _refuse(self, reason: str) -> None:
         self.refused += 1

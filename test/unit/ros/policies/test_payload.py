@@ -141,6 +141,7 @@ def test_deltas_count_from_what_was_observed(kind: str, expected: list[float]) -
         (np.zeros(3), "must be"),
         (np.array([[0.0, 0.0, math.inf]] * 3), "actions[0, 2]: inf: must be finite"),
         (None, "actions: None: is missing"),
+        ("grasp", "actions: 'grasp': must be an array of numbers"),
     ],
 )
 def test_a_reply_that_does_not_fit_is_one_line(rows: Any, line: str) -> None:
