@@ -14,7 +14,7 @@ The file (YAML or JSON) is what `physis profile` writes and `physis plan` reads:
     decoder_kv_bytes: null      # where the last block is a decoder: what it keeps of a stream
     hidden_bytes: 5406720       # what one hop carries
     activation_bytes: 200000000 # workspace of one running task of batch 1; grows with the batch
-    shared_weight_bytes: 0      # embed, head: on the devices of the first and last block
+    shared_weight_bytes: 0      # on every device of the model, beside its blocks
     block_costs:                # one entry for all blocks, or one per block
       - weight_bytes: 327400000
         p50_ms: {1: 1.44, 4: 3.28}

@@ -59,7 +59,8 @@ class ModelSpec:
     """Bytes of K and V that one stage keeps for one stream when the window is full."""
     block_weight_bytes: tuple[int, ...]
     shared_weight_bytes: int
-    """Bytes of embed, head and whatever else every first and last block needs."""
+    """Bytes that every device of the model holds beside its blocks. What only the device of the
+    first or the last block needs (embed, head) counts to that block."""
     decoder_kv_bytes: int | None = None
     """Where the last block is a decoder: it hands `hidden` on as it is, and `finish` decodes with
     what its window at step D-1 remembers of the stream, this many bytes. Its other windows are

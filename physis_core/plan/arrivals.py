@@ -172,8 +172,8 @@ def device_memory(admission: Admission) -> dict[int, dict[str, float]]:
                 if (admitted.request.model, block) not in weights.setdefault(device, set()):
                     weights[device].add((admitted.request.model, block))
                     use["weights"] += profile.block_costs[block].weight_bytes
-            border = (admitted.request.model, -1)
-            if {0, profile.blocks - 1} & set(blocks) and border not in weights[device]:
-                weights[device].add(border)
+            shared = (admitted.request.model, -1)
+            if shared not in weights[device]:
+                weights[device].add(shared)
                 use["weights"] += profile.shared_weight_bytes
     return out

@@ -76,8 +76,8 @@ def build_devices(deployment: Deployment, worker: int) -> tuple[dict[int, LocalD
 
 
 def _weight_bytes(spec: ModelSpec, blocks: Sequence[int]) -> int:
-    shared = spec.shared_weight_bytes if {0, spec.blocks - 1} & set(blocks) else 0
-    return sum(spec.block_weight_bytes[block] for block in blocks) + shared
+    """`blocks` are what a device holds of the model, at least one."""
+    return sum(spec.block_weight_bytes[block] for block in blocks) + spec.shared_weight_bytes
 
 
 def measure(runner: ModelRunner, blocks: tuple[int, ...], max_batch: int) -> Points:

@@ -195,11 +195,16 @@ def _fill(
     stored: Mapping[str, StoredTensor] | None,
     device: torch.device,
 ) -> None:
-    """Give a module on the meta device its weights."""
+    """Give a module on the meta device its weights; on that device itself, their types alone."""
     weights: dict[str, Tensor] = {}
     for name, empty in module.named_parameters():
         full = prefix + name
-        value = _random(full, empty, config.seed) if stored is None else stored[full].read()
+        if device.type == "meta":
+            value: Tensor = empty
+        elif stored is None:
+            value = _random(full, empty, config.seed)
+        else:
+            value = stored[full].read()
         dtype = torch_dtype(config)
         if keeps_float32(full):
             dtype = torch.promote_types(dtype, torch.float32)

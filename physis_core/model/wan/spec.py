@@ -52,7 +52,6 @@ def wan_spec(config: WanConfig, decoder: DecoderSize | None = None) -> ModelSpec
     if config.decode:
         pixels = (config.height * config.pixels_per_cell, config.width * config.pixels_per_cell)
         outputs = {FRAMES: TensorSpec(shape=(config.frames, *pixels, 3), dtype=torch.uint8)}
-    weights = (_block_bytes(config),) * config.blocks
     return ModelSpec(
         name="wan",
         steps=config.steps,
@@ -77,10 +76,20 @@ def wan_spec(config: WanConfig, decoder: DecoderSize | None = None) -> ModelSpec
             head_dim=config.head_dim,
             dtype=dtype,
         ),
-        block_weight_bytes=weights if decoder is None else (*weights, decoder.weight_bytes),
-        shared_weight_bytes=_shared_bytes(config),
+        block_weight_bytes=_weight_bytes(config, decoder),
+        shared_weight_bytes=_text_bytes(config),
         decoder_kv_bytes=None if decoder is None else decoder.state_bytes,
     )
+
+
+def _weight_bytes(config: WanConfig, decoder: DecoderSize | None) -> tuple[int, ...]:
+    """By block: the first one with what embeds a latent, the last one with the head."""
+    weights = [_block_bytes(config)] * config.blocks
+    if decoder is not None:
+        weights.append(decoder.weight_bytes)
+    weights[0] += _embed_bytes(config)
+    weights[-1] += _head_bytes(config)
+    return tuple(weights)
 
 
 def _block_bytes(config: WanConfig) -> int:
@@ -92,21 +101,29 @@ def _block_bytes(config: WanConfig) -> int:
     return (attentions + feed_forward) * torch_dtype(config).itemsize + exact * _exact(config)
 
 
-def _shared_bytes(config: WanConfig) -> int:
+def _embed_bytes(config: WanConfig) -> int:
     dim = config.dim
     patch = config.channels * math.prod(config.patch)
-    moved = (
-        (patch * dim + dim)
-        + (config.text_dim * dim + dim + dim * dim + dim)
-        + (6 * dim * dim + 6 * dim)
-        + (dim * patch + patch)
-    )
-    exact = config.freq_dim * dim + dim + dim * dim + dim + 2 * dim
+    moved = patch * dim + dim + 6 * dim * dim + 6 * dim
+    exact = config.freq_dim * dim + dim + dim * dim + dim
     if config.action_joints:
         inputs = len(config.action_joints) * config.frames // config.grid[0]
         hidden = config.action_hidden
         exact += inputs * hidden + hidden + hidden * dim + dim
     return moved * torch_dtype(config).itemsize + exact * _exact(config)
+
+
+def _head_bytes(config: WanConfig) -> int:
+    dim = config.dim
+    patch = config.channels * math.prod(config.patch)
+    return (dim * patch + patch) * torch_dtype(config).itemsize + 2 * dim * _exact(config)
+
+
+def _text_bytes(config: WanConfig) -> int:
+    """Of the layers between text encoder and blocks: each device makes its own K and V."""
+    dim = config.dim
+    moved = config.text_dim * dim + dim + dim * dim + dim
+    return moved * torch_dtype(config).itemsize
 
 
 def _exact(config: WanConfig) -> int:

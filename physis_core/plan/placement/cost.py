@@ -108,7 +108,6 @@ def rank_bytes(profile: ModelProfile, stages: Sequence[int], max_batch: int) -> 
     """(weights, the rest: KV and activations) of these stages on one device."""
     blocks = {stage % profile.blocks for stage in stages}
     weights = sum(profile.block_costs[b].weight_bytes for b in blocks)
-    if 0 in blocks or profile.blocks - 1 in blocks:
-        weights += profile.shared_weight_bytes
+    weights += profile.shared_weight_bytes
     workspace = profile.activation_bytes * min(max_batch, profile.graph.passes)
     return weights, profile.kv_bytes_of(stages) + workspace

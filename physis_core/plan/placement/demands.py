@@ -54,10 +54,13 @@ class BlockTables:
                 # Blocks of one profile are mostly equal, and one table takes a while.
                 if id(cost) not in rows:
                     rows[id(cost)] = _averages(low, high, block)
-                shared = profile.shared_weight_bytes if block in (0, profile.blocks - 1) else 0.0
-                weights.append(cost.weight_bytes + shared)
+                weights.append(cost.weight_bytes)
                 average.append(rows[id(cost)][0])
                 excess.append(rows[id(cost)][1])
+            # Behind a model's blocks a key for what each of its devices holds: no task has it.
+            weights.append(profile.shared_weight_bytes)
+            average.append([0.0] * (TABLE + 1))
+            excess.append([0.0] * (TABLE + 1))
         self.weight: Floats = np.array(weights)
         self.average: Floats = np.array(average)
         self.excess: Floats = np.array(excess)
@@ -81,8 +84,8 @@ class BlockTables:
             blocks = sorted(count)
             out.append(
                 RankDemand(
-                    keys=np.array([first + b for b in blocks]),
-                    tasks=np.array([count[b] for b in blocks]),
+                    keys=np.array([first + b for b in (*blocks, profile.blocks)]),
+                    tasks=np.array([count[b] for b in blocks] + [0]),
                     rate_hz=1.0,
                     bytes=profile.kv_bytes_of(stages) + profile.activation_bytes,
                 )

@@ -124,6 +124,7 @@ def test_the_spec_counts_the_decoders_bytes(folder: WanFolder) -> None:
     last = spec.blocks - 1
     rank: Any = load(ref, [last])
     held = [p for p in rank._decoder._vae.parameters() if not p.is_meta]
+    held += [rank._shared.scale_shift_table, *rank._shared.proj_out.parameters()]
     assert sum(p.numel() * p.element_size() for p in held) == spec.block_weight_bytes[last]
     cache: Any = rank.new_kv(last)
     with torch.inference_mode():

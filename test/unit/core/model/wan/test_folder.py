@@ -213,8 +213,11 @@ def test_actions_steer_a_folder_with_an_adapter(folder: Path) -> None:
     assert load_spec(ref).observation["actions"].shape == (4, 2)
     assert broken_promises(lambda blocks: load(ref, blocks), rows=3) == []
     model: Any = load(ref)
-    held = sum(p.numel() * p.element_size() for p in model._shared.parameters())
-    assert held == model.spec.shared_weight_bytes
+    parts = (model._shared, *model._blocks.values())
+    held = sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
+    spec = model.spec
+    decoder = sum(p.nbytes for p in model._decoder._vae.parameters() if not p.is_meta)
+    assert held + decoder == sum(spec.block_weight_bytes) + spec.shared_weight_bytes
     latent = model.inject({"actions": torch.zeros(1, 4, 2)}, [NOISE])
     moved = model.refresh(latent, {"actions": torch.ones(1, 4, 2)})
     time = [model.embed(x, [0])[2] for x in (latent, moved)]

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 pytest.importorskip("diffusers", reason="the wan extra is not installed")
 
+from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.model.conformance import broken_promises
 from physis_core.model.loading import load, load_spec
 from physis_core.model.registry import ModelRef
@@ -20,7 +21,9 @@ from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.loading import build_wan
 from physis_core.model.wan.model import WanModel
 from physis_core.model.wan.spec import wan_spec
+from physis_core.plan.placement.cost import rank_bytes as planner_bytes
 from physis_core.types import UserError
+from physis_core.worker.warmup import _weight_bytes
 
 torch.set_num_threads(1)
 
@@ -92,19 +95,59 @@ def test_bfloat16_conforms() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("norm", [True, False])
 def test_the_spec_counts_the_bytes_that_are_there(dtype: str, norm: bool) -> None:
-    config = WanConfig(**{**SMALL, "dtype": dtype, "cross_attn_norm": norm})
-    model, spec = build_wan(config), wan_spec(config)
+    config = WanConfig(**{**SMALL, "blocks": 3, "dtype": dtype, "cross_attn_norm": norm})
+    for owned in ([0], [1], [2], [0, 1], [1, 2], [0, 1, 2]):
+        assert rank_bytes(build_wan(config, blocks=owned)) == planned_bytes(config, owned)
 
-    def size(module: torch.nn.Module) -> int:
-        return sum(p.numel() * p.element_size() for p in module.parameters())
 
-    assert tuple(size(model._blocks[b]) for b in range(2)) == spec.block_weight_bytes
-    assert size(model._shared) == spec.shared_weight_bytes
+PUBLIC = {
+    "Wan2.1 1.3B": {"heads": 12, "ffn": 8960, "blocks": 30},
+    "Wan2.2 5B": {"heads": 24, "ffn": 14336, "blocks": 30, "channels": 48},
+    "Wan2.1 14B": {"heads": 40, "ffn": 13824, "blocks": 40},
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_rank_of_a_public_model_holds_what_the_plan_says(name: str) -> None:
+    """At true size in bfloat16, on the meta device: each rank of 1 and of 7 to a block partition."""
+    config = WanConfig(**PUBLIC[name])
+    for ranks in (1, 7):
+        for part in np.array_split(np.arange(config.blocks), ranks):
+            owned = part.tolist()
+            model = build_wan(config, blocks=owned, device="meta")
+            assert rank_bytes(model) == planned_bytes(config, owned)
+
+
+def rank_bytes(model: WanModel) -> int:
+    parts = (model._shared, *model._blocks.values())
+    return sum(p.numel() * p.element_size() for part in parts for p in part.parameters())
+
+
+def planned_bytes(config: WanConfig, owned: list[int]) -> float:
+    """What the planner reserves for these blocks on one device, from the spec as a profile."""
+    spec = wan_spec(config)
+    profile = ModelProfile(
+        name="wan",
+        source="analytic",
+        steps=spec.steps,
+        blocks=spec.blocks,
+        window_chunks=spec.window_chunks,
+        kv_bytes=spec.kv_bytes,
+        hidden_bytes=1.0,
+        shared_weight_bytes=spec.shared_weight_bytes,
+        block_costs=tuple(
+            BlockCost(weight_bytes=n, p50_s={1: 1.0}, p99_s={1: 1.0})
+            for n in spec.block_weight_bytes
+        ),
+    )
+    weights, _ = planner_bytes(profile, owned, 1)
+    assert weights == _weight_bytes(spec, owned)
+    return weights
 
 
 def test_a_real_size_costs_what_is_published_without_building_it() -> None:
     spec = load_spec(ModelRef(family="wan"))
-    assert spec.block_weight_bytes[0] / 2 == pytest.approx(46.4e6, rel=2e-3)
+    assert spec.block_weight_bytes[1] / 2 == pytest.approx(46.4e6, rel=2e-3)
     assert round(spec.kv_bytes / 2**20) == 192
     assert spec.hidden[0].shape == (1560, 1536)
 
