@@ -114,14 +114,14 @@ def _setup(ref: ModelRef) -> tuple[WanConfig, WanFolder | None]:
         # Bare weights whose sizes a manifest names.
         return build_config(WanConfig, ref.config), None
     folder = read_folder(Path(ref.checkpoint))
-    values: dict[str, Any] = dict(folder.sizes)
+    values: dict[str, Any] = {}
     if folder.autoencoder is not None:
-        values |= {
+        values = {
             "decode": True,
             "frames_per_latent": folder.autoencoder.frames_per_latent,
             "pixels_per_cell": folder.autoencoder.pixels_per_cell,
         }
-    return build_config(WanConfig, {**values, **ref.config}), folder
+    return build_config(WanConfig, {**values, **folder.sizes, **ref.config}), folder
 
 
 def _note(folder: WanFolder | None) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from physis_core.model.shapes import shapes_only
+from physis_core.model.wan.checkpoint import open_weights
 from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.folder import WanFolder
 from physis_core.model.wan.folder_check import checked_files
@@ -78,13 +80,8 @@ def _load(folder: WanFolder | None) -> tuple[Any, Any]:
         raise UserError(
             "prompt", "", "the model's folder has no text encoder; give text_embedding instead"
         )
-    if folder.text_encoder.is_file():
-        raise UserError(
-            "text_encoder", str(folder.text_encoder), "use diffusers' text_encoder/ folder"
-        )
-    checked_files(folder.text_encoder, "text_encoder")
     try:
-        from transformers import AutoTokenizer, UMT5EncoderModel
+        from transformers import AutoTokenizer
         from transformers.utils import logging
     except ImportError as error:
         raise UserError(
@@ -94,13 +91,77 @@ def _load(folder: WanFolder | None) -> tuple[Any, Any]:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder.tokenizer, local_files_only=True)
-        model: Any = UMT5EncoderModel.from_pretrained(
-            place, local_files_only=True, dtype="auto", use_safetensors=True
-        )
+        model = _from_original(place) if place.is_file() else _from_transformers(place)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError("text_encoder", str(place), f"cannot be loaded ({reason})") from None
     return tokenizer, model.eval().requires_grad_(False)
+
+
+def _from_transformers(place: Path) -> Any:
+    from transformers import UMT5EncoderModel
+
+    checked_files(place, "text_encoder")
+    return UMT5EncoderModel.from_pretrained(
+        place, local_files_only=True, dtype="auto", use_safetensors=True
+    )
+
+
+def _from_original(file: Path) -> Any:
+    """From Wan's own file, whose tensors say the sizes; transformers' model with its names."""
+    from transformers import UMT5Config, UMT5EncoderModel
+
+    stored = {umt5_name(name): tensor for name, tensor in open_weights(file).items()}
+    try:
+        vocabulary, width = stored["shared.weight"].shape
+        buckets, heads = stored[f"{_FIRST}.relative_attention_bias.weight"].shape
+        inner = stored[f"{_FIRST}.q.weight"].shape[0]
+        feed = stored["encoder.block.0.layer.1.DenseReluDense.wo.weight"].shape[1]
+    except KeyError as error:
+        raise UserError("text_encoder", str(file), f"lacks {error.args[0]}") from None
+    config = UMT5Config(
+        vocab_size=vocabulary,
+        d_model=width,
+        d_kv=inner // heads,
+        d_ff=feed,
+        num_layers=len({name.split(".")[2] for name in stored if ".block." in name}),
+        num_heads=heads,
+        relative_attention_num_buckets=buckets,
+    )
+    with shapes_only():
+        model: Any = UMT5EncoderModel(config)
+    weights = {name: tensor.read() for name, tensor in stored.items()}
+    weights["encoder.embed_tokens.weight"] = weights["shared.weight"]
+    model.load_state_dict(weights, strict=True, assign=True)
+    return model
+
+
+_FIRST = "encoder.block.0.layer.0.SelfAttention"
+_IN_BLOCK = {
+    "norm1": "layer.0.layer_norm",
+    "attn.q": "layer.0.SelfAttention.q",
+    "attn.k": "layer.0.SelfAttention.k",
+    "attn.v": "layer.0.SelfAttention.v",
+    "attn.o": "layer.0.SelfAttention.o",
+    "pos_embedding.embedding": "layer.0.SelfAttention.relative_attention_bias",
+    "norm2": "layer.1.layer_norm",
+    "ffn.gate.0": "layer.1.DenseReluDense.wi_0",
+    "ffn.fc1": "layer.1.DenseReluDense.wi_1",
+    "ffn.fc2": "layer.1.DenseReluDense.wo",
+}
+
+
+def umt5_name(original: str) -> str:
+    """transformers' name of a tensor of Wan's text encoder; others come back as they are."""
+    stem, _, leaf = original.rpartition(".")
+    if stem == "token_embedding":
+        return "shared.weight"
+    if stem == "norm":
+        return f"encoder.final_layer_norm.{leaf}"
+    parts = stem.split(".", 2)
+    if len(parts) == 3 and parts[0] == "blocks" and parts[2] in _IN_BLOCK:
+        return f"encoder.block.{parts[1]}.{_IN_BLOCK[parts[2]]}.{leaf}"
+    return original
 
 
 def _short(value: object) -> str:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("diffusers", reason="the wan extra is not installed")
 
+from test_checkpoint import as_original
 from wan_folder import RUN, make_pipeline, make_text
 
 from physis_core.files import read_file
@@ -24,6 +25,7 @@ from physis_core.model.loading import load, load_spec
 from physis_core.model.protocol import NoiseKey
 from physis_core.model.registry import describe, find_model
 from physis_core.model.wan.config import WanConfig
+from physis_core.model.wan.decoder import _renamed
 from physis_core.model.wan.folder import read_folder
 from physis_core.model.wan.prompt import PromptEncoder
 from physis_core.types import UserError
@@ -195,6 +197,97 @@ def test_a_distilled_pt_file_beside_the_base_model(folder: Path) -> None:
     assert torch.equal(model._shared.get_parameter(name), weights[name] + 1)
     assert [model._schedule.level(d) for d in range(4)] == [1.0, 0.757, 0.522, 0.0]
     assert model.spec.graph.kv == "clean"
+
+
+def test_the_original_layout_gives_the_same_weights_and_embeddings(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Names written the other way round here."""
+    from diffusers import WanTransformer3DModel
+    from transformers import UMT5EncoderModel
+
+    original = tmp_path / "original"
+    (original / "google").mkdir(parents=True)
+    shutil.copytree(folder / "tokenizer", original / "google" / "umt5-xxl")
+    text = UMT5EncoderModel.from_pretrained(folder / "text_encoder").state_dict()
+    named = {k: v for k, v in text.items() if k != "encoder.embed_tokens.weight"}
+    save = {original_text_name(k): v for k, v in named.items()}
+    torch.save(save, original / "models_t5_umt5-xxl-enc-bf16.pth")
+    transformer = WanTransformer3DModel(
+        num_attention_heads=2,
+        attention_head_dim=12,
+        text_dim=16,
+        freq_dim=16,
+        ffn_dim=32,
+        num_layers=2,
+    ).state_dict()
+    save_file(as_original(transformer), original / WEIGHTS)
+    sizes = {"dim": 24, "ffn_dim": 32, "num_heads": 2, "num_layers": 2, "in_dim": 16, "out_dim": 16}
+    config = {"_class_name": "WanModel", "model_type": "t2v", "freq_dim": 16, "text_len": 12}
+    (original / "config.json").write_text(json.dumps({**config, **sizes}), encoding="utf-8")
+    run = "family: wan\nrun: {height: 2, width: 2, text_dim: 16, dtype: float32, steps: 1}\n"
+    (original / "physis.yaml").write_text(run, encoding="utf-8")
+
+    ref = find_model(original)
+    described = describe(ref)
+    (line,) = described.missing
+    assert line.startswith("vae: ") and described.takes_prompt and described.blocks == 2
+    model: Any = load(ref)
+    assert torch.equal(model._shared.proj_out.weight, transformer["proj_out.weight"])
+    prompts = [
+        PromptEncoder(model.config, read_folder(path)).encoded({"prompt": "a red cup"})
+        for path in (original, folder)
+    ]
+    made, wanted = (prompt["text_embedding"] for prompt in prompts)
+    assert (made == wanted).all()
+
+
+def original_text_name(name: str) -> str:
+    for ours, theirs in (
+        ("shared", "token_embedding"),
+        ("encoder.final_layer_norm", "norm"),
+        ("encoder.block", "blocks"),
+        ("layer.0.layer_norm", "norm1"),
+        ("layer.0.SelfAttention.relative_attention_bias", "pos_embedding.embedding"),
+        ("layer.0.SelfAttention", "attn"),
+        ("layer.1.layer_norm", "norm2"),
+        ("layer.1.DenseReluDense.wi_0", "ffn.gate.0"),
+        ("layer.1.DenseReluDense.wi_1", "ffn.fc1"),
+        ("layer.1.DenseReluDense.wo", "ffn.fc2"),
+    ):
+        name = name.replace(ours, theirs)
+    return name
+
+
+def test_the_original_vae_file_has_every_name_of_the_decoder_and_encoder() -> None:
+    from diffusers import AutoencoderKLWan
+
+    with torch.device("meta"):
+        names = list(AutoencoderKLWan().state_dict())
+    assert set(_renamed({original_vae_name(name): name for name in names})) == set(names)
+    for original, name in _renamed({original_vae_name(name): name for name in names}).items():
+        assert original == name
+
+
+def original_vae_name(name: str) -> str:
+    """Of Wan2.1's own VAE file: convolutions and blocks by their place in a sequence."""
+    name = name.replace("post_quant_conv", "conv2").replace("quant_conv", "conv1")
+    name = name.replace("conv_in", "conv1").replace("mid_block.attentions.0", "middle.1")
+    name = name.replace("norm_out", "head.0").replace("conv_out", "head.2")
+    name = name.replace("mid_block.resnets.0", "middle.0").replace(
+        "mid_block.resnets.1", "middle.2"
+    )
+
+    def in_sequence(match: re.Match[str]) -> str:
+        block, kind, number = int(match[1]), match[2], int(match[3])
+        return f"upsamples.{4 * block + (3 if kind == 'upsamplers' else number)}"
+
+    name = re.sub(r"up_blocks\.(\d)\.(resnets|upsamplers)\.(\d)", in_sequence, name)
+    name = name.replace("down_blocks", "downsamples").replace("conv_shortcut", "shortcut")
+    if "samples." in name or "middle.0" in name or "middle.2" in name:
+        for ours, place in (("norm1", 0), ("conv1", 2), ("norm2", 3), ("conv2", 6)):
+            name = name.replace(f".{ours}.", f".residual.{place}.")
+    return name
 
 
 def test_actions_steer_a_folder_with_an_adapter(folder: Path) -> None:

@@ -109,13 +109,13 @@ PUBLIC = {
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_rank_of_a_public_model_holds_what_the_plan_says(name: str) -> None:
-    """At true size in bfloat16, on the meta device: each rank of 1 and of 7 to a block partition."""
+    """At true size in bfloat16, on the meta device: first, middle and last of seven ranks."""
     config = WanConfig(**PUBLIC[name])
-    for ranks in (1, 7):
-        for part in np.array_split(np.arange(config.blocks), ranks):
-            owned = part.tolist()
-            model = build_wan(config, blocks=owned, device="meta")
-            assert rank_bytes(model) == planned_bytes(config, owned)
+    ranks = np.array_split(np.arange(config.blocks), 7)
+    for part in (ranks[0], ranks[3], ranks[-1]):
+        owned = part.tolist()
+        model = build_wan(config, blocks=owned, device="meta")
+        assert rank_bytes(model) == planned_bytes(config, owned)
 
 
 def rank_bytes(model: WanModel) -> int:
