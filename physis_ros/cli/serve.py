@@ -65,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     args.stack = "engine"
+    if args.openpi is not None and args.front is not None:
+        raise UserError("front", args.front, "is not used with --openpi")
     args.set = [*_sets(args), *args.set]
     if args.openpi is not None:
         from physis_ros.cli.serve_openpi import serve_openpi

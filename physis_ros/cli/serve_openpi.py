@@ -31,8 +31,6 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def serve_openpi(args: argparse.Namespace) -> dict[str, Any]:
     """Until Ctrl-C, SIGTERM or the end of `--duration-s`."""
     host, port = _address(args.openpi)
-    if args.front is not None:
-        raise UserError("front", args.front, "is not used with --openpi")
     contract_name, args.policy_contract = args.policy_contract, ""
     contract = load_policy_contract(contract_name) if contract_name else None
     config = ServerConfig(host=host, port=port, api_key=read_key(args.api_key_file or ""))

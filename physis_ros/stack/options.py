@@ -16,6 +16,7 @@ from typing import Any
 
 from physis_core.files import nearest, parse_yaml
 from physis_core.types import UserError
+from physis_ros.policies.wire import parse_address
 
 NAMESPACE = re.compile(r"(/?[A-Za-z_][A-Za-z0-9_]*)(/[A-Za-z_][A-Za-z0-9_]*)*\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -113,6 +114,8 @@ class Options:
             raise UserError("engine", self.engine, f"must be one of {', '.join(ENGINES)}")
         if self.policy_contract and not self.policy:
             raise UserError("policy_contract", self.policy_contract, "needs policy, too")
+        if self.policy:
+            parse_address(self.policy)
         if self.policy and self.engine != "local":
             raise UserError("engine", self.engine, "has no place beside policy: leave it out")
         if self.policy and not self.contract:

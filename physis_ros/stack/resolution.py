@@ -217,21 +217,29 @@ def check_installed(node: NodeSpec) -> None:
 
 
 def check_model(run: NodeRun) -> None:
-    """Refuse a model for other joints or cameras than the robot's, where both are known.
+    """Refuse a model, or a policy's contract, for other joints or cameras than the robot's, where
+    both are known.
 
     Raises:
         UserError: naming the joints or cameras that are missing.
     """
-    model, robot_file = run.value("model"), run.value("robot_file")
-    if not model or run.value("policy_contract"):
+    if name := run.value("policy_contract"):
+        # A robot without a policy's server has no msgspec.
+        from physis_ros.robot.policy_contract import load_policy_contract
+
+        contract = load_policy_contract(name)
+        joints, needed = contract.actions.joints, contract.camera_names
+    elif name := run.value("model"):
+        described = describe(named_model(name))
+        joints, needed = described.joints, described.camera_names
+    else:
         return
-    described = describe(named_model(model))
-    if robot_file:
-        check_robot_joints(described.joints, robot_file, run.value("joint_prefix") or "")
+    if robot_file := run.value("robot_file"):
+        check_robot_joints(joints, robot_file, run.value("joint_prefix") or "")
     cameras = run.value("camera_names")
     if cameras:
         where = f"the choice {run.settings['camera_names'].where}"
-        check_names("camera_names", described.camera_names, cameras, where=where)
+        check_names("camera_names", needed, cameras, where=where)
 
 
 def check_limits(run: NodeRun) -> None:

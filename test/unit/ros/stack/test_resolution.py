@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from physis_core.types import UserError
-from physis_ros.stack.description import NodeSpec, StackSpec
+from physis_ros.node.share import share_directory
+from physis_ros.stack.description import NodeSpec, StackSpec, load_stack
 from physis_ros.stack.options import Options, parse_cameras
 from physis_ros.stack.resolution import NodeRun, notes, parameter_text, resolve
 
@@ -280,3 +281,40 @@ def test_a_parameter_written_is_read_back_with_value_and_type(value: object) -> 
 def test_what_is_not_finite_is_written_as_yaml() -> None:
     assert parameter_text(math.inf) == ".inf"
     assert parameter_text(-math.inf) == "-.inf"
+
+
+POLICY = "openpi://127.0.0.1:8000"
+
+
+def shipped(**choices: Any) -> tuple[NodeRun, ...]:
+    root = share_directory()
+    return resolve(load_stack("wam", root), Options(**{"policy": POLICY, **choices}), root)
+
+
+def test_a_policy_takes_the_engines_place_under_the_contract_of_the_arm() -> None:
+    runs = shipped()
+    assert "engine_node" not in names(runs) and "policy_node" in names(runs)
+    for node in ("policy_node", "observation_node"):
+        run = next(run for run in runs if run.node.name == node)
+        assert run.value("policy_contract") == "demo_arm"
+
+
+@pytest.mark.parametrize(
+    ("choices", "line"),
+    [
+        ({"policy": "host:8000"}, "policy: 'host:8000': must be SCHEME://HOST:PORT"),
+        ({"policy": "http://host:8000"}, "its scheme must be one of openpi"),
+        ({"policy": "", "policy_contract": "droid"}, "needs policy, too"),
+        ({"engine": "remote"}, "has no place beside policy"),
+        ({"robot": "ur5e"}, "policy_contract: '': name that of robot 'ur5e'"),
+        ({"policy_contract": "drod"}, "did you mean 'droid'"),
+        ({"policy_contract": "droid"}, "fr3_joint1"),
+        ({"cameras": parse_cameras("wrist")}, "front"),
+    ],
+)
+def test_a_policy_that_does_not_fit_is_refused_before_anything_starts(
+    choices: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        shipped(**choices)
+    assert line in str(error.value)
