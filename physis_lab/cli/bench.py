@@ -63,6 +63,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "physis_lab.bench.robot.ros_path",
         "capture to command through the nodes, against a bare relay",
     ),
+    "policy-wire": (
+        "physis_lab.bench.robot.policy_wire",
+        "CPU time and duration of a request on openpi's wire, against a bare websocket",
+    ),
     "safety": (
         "physis_lab.bench.robot.safety",
         "safety loop jitter under load, and how the arm comes to rest when processes die",
