@@ -60,6 +60,7 @@ async def _serve(
                 engine.engine, params.start_timeout_s, stop.is_set, lambda line: _say(str(line))
             ),
         )
+        engine.started.set()
         key = "with an API key" if config.api_key else "without an API key"
         _say(f"{engine.label} on openpi://{config.host}:{config.port}, {key} (Ctrl-C stops)")
         if config.host not in _LOOPBACK and not config.api_key:

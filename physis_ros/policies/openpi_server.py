@@ -15,6 +15,7 @@ import asyncio
 import hmac
 import http
 import logging
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -71,7 +72,7 @@ async def start_server(served: ServedEngine, config: ServerConfig) -> Server:
         return server
     except OSError as error:
         address = f"{config.host}:{config.port}"
-        raise UserError("openpi", address, error.strerror or "cannot be had") from None
+        raise UserError("openpi", address, os.strerror(error.errno or 0)) from None
 
 
 def _admit(connection: ServerConnection, request: Request, config: ServerConfig) -> Response | None:

@@ -64,6 +64,8 @@ class ServedEngine:
             on_event=self._on_event,
             admission=what.admission,
         )
+        self.started = asyncio.Event()
+        """Set once the workers are warm; sessions wait for it."""
         self.failed = asyncio.Event()
         self._seed = seed
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,7 +95,7 @@ class ServedEngine:
 
     async def open(self, name: str) -> ServedSession:
         """A session with empty KV. Raises RequestFailed where the engine admits none."""
-        assert self._loop is not None, "bind comes first"
+        await self.started.wait()
         self._opened += 1
         stream_id = f"{name or 'session'}#{self._opened}"
         session = ServedSession(self, stream_id)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -77,16 +78,10 @@ def test_our_client_gets_the_models_own_actions(tmp_path: Path) -> None:
         [sys.executable, "-m", "physis_ros.cli.main", *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
     )
     try:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if "Ctrl-C stops" in line:
-                break
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
-            assert answer.status == 200
+        # From here on it may be asked: what comes during the warm-up waits.
+        _until_healthy(port)
         asyncio.run(asyncio.wait_for(_ask(port), 60.0))
         server.terminate()
         assert server.wait(30.0) == 0
@@ -94,6 +89,18 @@ def test_our_client_gets_the_models_own_actions(tmp_path: Path) -> None:
         if server.poll() is None:
             server.kill()
             server.wait()
+
+
+def _until_healthy(port: int) -> None:
+    end_s = time.monotonic() + 60.0
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
 
 
 async def _ask(port: int) -> None:
