@@ -16,7 +16,7 @@ def problems(folder: WanFolder, config: WanConfig) -> list[str]:
     """What is missing or does not fit, a line for each part: by the first thing in it."""
     checks: tuple[tuple[str, Callable[[], None]], ...] = (
         ("transformer", lambda: _check_transformer(folder.transformer, config)),
-        ("vae", lambda: _check_vae(folder, config.channels)),
+        ("vae", lambda: check_vae(folder, config.channels)),
         ("text_encoder", lambda: _check_text_encoder(folder, config.text_dim)),
         ("tokenizer", lambda: _check_tokenizer(folder)),
         ("action_adapter", lambda: _check_part(folder.action_adapter)),
@@ -90,7 +90,8 @@ def _check_transformer(place: Path, config: WanConfig) -> None:
             )
 
 
-def _check_vae(folder: WanFolder, channels: int) -> None:
+def check_vae(folder: WanFolder, channels: int) -> None:
+    """Raises UserError where there is none, a file is missing, or its channels do not fit."""
     if folder.vae is None:
         raise UserError("model", str(folder.path), "has none: outputs stay latents")
     if folder.autoencoder is None:

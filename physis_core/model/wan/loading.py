@@ -26,6 +26,7 @@ from physis_core.model.wan.decoder import (
     load_decoder,
 )
 from physis_core.model.wan.folder import WanFolder
+from physis_core.model.wan.folder_check import check_vae
 from physis_core.model.wan.model import WanModel, owned_blocks
 from physis_core.model.wan.spec import DecoderSize, keeps_float32, torch_dtype
 from physis_core.types import UserError
@@ -41,7 +42,6 @@ def load_wan(
     """
     decoder, size = None, None
     if config.decode:
-        assert folder.autoencoder is not None
         size = decoder_size(config, folder)
         if config.blocks in owned_blocks(config, blocks):
             decoder = load_decoder(folder, device)
@@ -57,9 +57,11 @@ def load_wan(
 
 
 def decoder_size(config: WanConfig, folder: WanFolder) -> DecoderSize | None:
-    """None where the configuration does not decode."""
-    if not config.decode or folder.autoencoder is None:
+    """None where the configuration does not decode. UserError where the VAE does not fit."""
+    if not config.decode:
         return None
+    check_vae(folder, config.channels)
+    assert folder.autoencoder is not None
     return DecoderSize(
         weight_bytes=decoder_weight_bytes(folder),
         state_bytes=decoder_bytes(folder.autoencoder, config.height, config.width),

@@ -23,7 +23,7 @@ from physis_core.model.config import build_config
 from physis_core.model.conformance import broken_promises
 from physis_core.model.loading import load, load_spec
 from physis_core.model.protocol import NoiseKey
-from physis_core.model.registry import describe, find_model
+from physis_core.model.registry import condition_encoder, describe, find_model
 from physis_core.model.wan.config import WanConfig
 from physis_core.model.wan.decoder import _renamed
 from physis_core.model.wan.folder import read_folder
@@ -143,6 +143,17 @@ def test_what_is_missing_is_a_line_for_its_part(kind: str, folder: Path) -> None
     (line,) = describe(find_model(folder)).missing
     assert re.search(complaint, line), line
     assert "\n" not in line
+    with pytest.raises(UserError) as refused:
+        use(folder)
+    assert "\n" not in str(refused.value)
+
+
+def use(folder: Path) -> None:
+    """As far as a stream's first prompt."""
+    ref = find_model(folder)
+    encoder = condition_encoder(ref)
+    assert encoder is not None
+    load(ref).condition(encoder.encoded({"prompt": "a cup"}))
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
