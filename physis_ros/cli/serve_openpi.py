@@ -17,9 +17,9 @@ from physis_ros.engine.life import start_engine
 from physis_ros.engine.parameters import EngineParameters
 from physis_ros.engine.served import served
 from physis_ros.node.share import share_directory
-from physis_ros.policies.key_file import read_key
 from physis_ros.policies.openpi_server import ServerConfig, start_server
 from physis_ros.policies.served_engine import ServedEngine
+from physis_ros.policies.wire import read_key
 from physis_ros.robot.policy_contract import load_policy_contract
 from physis_ros.stack.description import load_stack
 from physis_ros.stack.parameter_layers import OF_ROS

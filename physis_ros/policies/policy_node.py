@@ -21,13 +21,11 @@ from typing import Any
 from physis_core.types import Percentiles, UserError
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
-from physis_ros.policies.key_file import read_key
 from physis_ros.policies.link import LinkConfig
 from physis_ros.policies.parameters import PolicyParameters
 from physis_ros.policies.requests import RequestConfig
-from physis_ros.policies.schemes import opener
 from physis_ros.policies.stream import PolicyStream
-from physis_ros.policies.wire import Open, WireOptions, parse_address
+from physis_ros.policies.wire import Open, WireOptions, opener, parse_address, read_key
 from physis_ros.robot.policy_contract import PolicyContract, load_policy_contract
 from physis_ros.robot.robot_files import check_robot_joints
 from physis_ros.srv import CloseStream, OpenStream

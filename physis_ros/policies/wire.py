@@ -1,16 +1,28 @@
-"""What the client needs of a policy server's wire, whichever it is."""
+"""What the client needs of a policy server's wire, whichever it is.
+
+The package of a wire is imported only where that wire is used.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 from physis_core.types import UserError
+from physis_ros.node.packages import missing_package
 
 _ADDRESS = re.compile(r"(?P<scheme>[a-z0-9+]+)://(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<port>\d{1,5})")
-SCHEMES = ("openpi", "gr00t", "cosmos+http")
+_CLIENTS = {
+    "openpi": ("physis_ros.policies.openpi_wire", "open_openpi"),
+    "gr00t": ("physis_ros.policies.gr00t_wire", "open_gr00t"),
+    "cosmos+http": ("physis_ros.policies.cosmos_wire", "open_cosmos"),
+}
+"""By scheme: the module of its client, and what opens a connection."""
+SCHEMES = tuple(_CLIENTS)
 
 
 class WireError(Exception):
@@ -91,3 +103,36 @@ def inputs_that_are_taken(metadata: Mapping[str, Any]) -> frozenset[str]:
     if isinstance(named, Sequence) and not isinstance(named, (str, bytes)):
         return frozenset(str(name) for name in named)
     return frozenset()
+
+
+def opener(address: PolicyAddress) -> Open:
+    """What opens a connection to it.
+
+    Raises:
+        UserError: a package that this wire needs is not installed.
+    """
+    module, name = _CLIENTS[address.scheme]
+    try:
+        return cast(Open, getattr(importlib.import_module(module), name))
+    except ModuleNotFoundError as error:
+        line = missing_package(error)
+        if line is None:
+            raise
+        raise UserError("policy", address.text, line) from None
+
+
+def read_key(path: str) -> str:
+    """The API key in a file: on a command line everybody would see it. Empty for no file.
+
+    Raises:
+        UserError: it cannot be read, or does not hold one line.
+    """
+    if not path:
+        return ""
+    try:
+        key = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError("api_key_file", path, error.strerror or "cannot be read") from None
+    if not key or "\n" in key:
+        raise UserError("api_key_file", path, "must hold one line, the key")
+    return key

@@ -18,7 +18,6 @@ import zmq
 from physis_ros.policies.cosmos_wire import open_cosmos
 from physis_ros.policies.gr00t_wire import open_gr00t
 from physis_ros.policies.payload import RobotInputs, actions_of, request_of
-from physis_ros.policies.schemes import opener
 from physis_ros.policies.wire import (
     SCHEMES,
     Connection,
@@ -26,6 +25,7 @@ from physis_ros.policies.wire import (
     ServerRefusal,
     WireError,
     WireOptions,
+    opener,
 )
 from physis_ros.robot.policy_contract import PolicyContract, load_policy_contract
 
