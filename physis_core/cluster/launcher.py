@@ -64,7 +64,15 @@ class Cluster(Protocol):
         ...
 
     def kill(self, worker: int) -> None:
-        """End a worker that hangs; `WorkerDied` follows."""
+        """End a worker that hangs, or its connection where it runs elsewhere; `WorkerDied`
+        follows.
+        """
+        ...
+
+    def runs(self, worker: int) -> bool | None:
+        """Whether the worker's process runs; False also where it is stopped. None: not to be seen
+        from here.
+        """
         ...
 
     def pids(self) -> dict[int, int]:
@@ -128,6 +136,9 @@ class ThreadCluster:
 
     def kill(self, worker: int) -> None:
         raise AssertionError("a deployment without processes has no recovery")
+
+    def runs(self, worker: int) -> bool | None:
+        return None
 
     def pids(self) -> dict[int, int]:
         return {}

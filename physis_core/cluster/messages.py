@@ -162,7 +162,7 @@ class Relink(Message, frozen=True, kw_only=True):
 
 
 class Ping(Message, frozen=True, kw_only=True):
-    """What time is it? Only before the worker is ready."""
+    """What time is it? The answer comes at once, whatever the worker computes."""
 
 
 class ShiftClock(Message, frozen=True, kw_only=True):

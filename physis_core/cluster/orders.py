@@ -39,8 +39,8 @@ class Shared(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Orders(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a worker needs to know to find its place. `deployment_json` as `Deployment.to_json`.
 
-    `incarnation`: how often this worker was started before. Links of a later one are made when the
-    engine says so.
+    `far`: the engine did not start it, and may be on another host. `incarnation`: how often this
+    worker was started before. Links of a later one are made when the engine says so.
     """
 
     deployment_json: str
@@ -52,6 +52,7 @@ class Orders(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: bytes
     link_host: str
     incarnation: _Count = 0
+    far: bool = False
 
     @property
     def deployment(self) -> Deployment:

@@ -17,6 +17,7 @@ import threading
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -167,9 +168,15 @@ class ProcessCluster:
         self._spawn_worker(worker, incarnation, instead_of=self._processes[worker])
 
     def kill(self, worker: int) -> None:
-        process = self._processes.get(worker)
+        process, channel = self._processes.get(worker), self._channels.get(worker)
         if process is not None:
             process.kill()
+        elif channel is not None:
+            channel.drop("the engine has not heard of it")
+
+    def runs(self, worker: int) -> bool | None:
+        process = self._processes.get(worker)
+        return None if process is None else _runs(process.pid)
 
     def _spawn_worker(
         self, worker: int, incarnation: int, instead_of: Process | None = None
@@ -344,6 +351,15 @@ class ProcessCluster:
                 pass
             self._listener.close()
         self._store = None
+
+
+def _runs(pid: int) -> bool:
+    """Not stopped, and not gone."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "TtZXx"
 
 
 def _ending(code: int) -> str:

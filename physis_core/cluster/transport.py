@@ -238,7 +238,7 @@ class Channel(Generic[Received]):
                 # A frame that was begun must be sent whole: a newer one cannot take its place.
                 self._queue(memoryview(frame)[sent:], key if sent == 0 else None)
                 self._sending = True
-                start_thread("physis-send", self._send_queued, self._break)
+                start_thread("physis-send", self._send_queued, self.drop)
         return True
 
     def _queue(self, frame: bytes | memoryview, key: tuple[str, int] | None) -> bool:
@@ -246,7 +246,7 @@ class Channel(Generic[Received]):
             # At the end and not in the old one's place: a restart may stand between the two.
             self._queued_bytes -= len(self._queued.pop(key, b""))
         if self._queued and self._queued_bytes + len(frame) > MOST_QUEUED_BYTES:
-            self._break("the queue is full")
+            self.drop("the queue is full")
             return False
         self._next_key += 1
         self._queued[self._next_key if key is None else key] = frame
@@ -265,9 +265,9 @@ class Channel(Generic[Received]):
             try:
                 self._socket.sendall(frame)
             except OSError:
-                self._break("the other end is gone")
+                self.drop("the other end is gone")
 
-    def _break(self, _reason: str) -> None:
+    def drop(self, _reason: str) -> None:
         """Nothing more is sent, and the reader of this end sees the end of the connection."""
         with self._changed:
             self._gone = True
@@ -315,7 +315,7 @@ class Channel(Generic[Received]):
         """Waits a moment until what is queued is sent."""
         with self._changed:
             self._changed.wait_for(lambda: not self._sending, _CLOSE_S)
-        self._break("closed")
+        self.drop("closed")
         with self._changed:
             # A thread that sends has its error by now.
             self._changed.wait_for(lambda: not self._sending, _CLOSE_S)

@@ -93,6 +93,8 @@ class Deployment:
         they `rebuild` from their last outputs.
     snapshot_every: chunks from one snapshot to the next.
     respawns: consecutive starts of one worker before the engine gives it up.
+    silence_s: a worker that is not heard of for so long counts as lost. One whose process runs, as
+        this host shows, has at least 5 s.
     bind_cores: each worker computes on `threads` cores of its own. For hosts that run nothing else:
         other processes are not kept off these cores.
     """
@@ -115,6 +117,7 @@ class Deployment:
     snapshot_every: int = 8
     respawns: int = 3
     bind_cores: bool = False
+    silence_s: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -160,6 +163,8 @@ class Deployment:
         for name in ("credits", "max_batch", "threads", "snapshot_every", "respawns"):
             if getattr(self, name) < 1:
                 raise UserError(name, getattr(self, name), "must be at least 1")
+        if not self.silence_s >= 0.5:
+            raise UserError("silence_s", self.silence_s, "must be at least 0.5 s")
         if not 0.0 <= self.noise < 0.3:
             raise UserError("noise", self.noise, "must be in [0, 0.3): durations stay positive")
         for spec in self.devices:

@@ -148,6 +148,7 @@ class EngineEntry(Part, frozen=True, kw_only=True):
     snapshot_every: Count = 8
     respawns: Count = 3
     bind_cores: bool = False
+    silence_s: Positive = 1.0
 
 
 class DeploymentFields(Part, frozen=True, kw_only=True):

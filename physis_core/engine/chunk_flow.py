@@ -18,6 +18,10 @@ from physis_core.pipeline.pacer import Pacer, PacerConfig
 from physis_core.pipeline.stages import MAX_TOUCHES
 from physis_core.types import Array, FinishedChunk, ObservationStamp
 
+_ALLOWANCE = 3.0
+_LEAST_ALLOWANCE_S = 1.0
+"""See `Exit.allowance_s`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
@@ -119,6 +123,17 @@ class Flight:
     def unfinished(self) -> bool:
         return any(not chunk.exited for chunk in self.chunks.values())
 
+    def overdue_s(self, now_s: float, allowance_s: float) -> float:
+        """How long the most belated unfinished chunk is past the time by which it should be done:
+        its deadline, or `allowance_s` after its release where it has none. 0: none is.
+        """
+        late_s = 0.0
+        for chunk in self.chunks.values():
+            if not chunk.exited:
+                due_s = min(chunk.deadline_s, chunk.release_s + allowance_s)
+                late_s = max(late_s, now_s - due_s)
+        return late_s
+
     def oldest_version(self, in_use: int) -> int:
         """The oldest condition that a chunk in flight, or the next one, runs under."""
         return min((chunk.version for chunk in self.chunks.values()), default=in_use)
@@ -193,6 +208,15 @@ class Exit:
         if done.missed:
             self.misses += 1
         self.finished[chunk.chunk_id] = done
+
+    @property
+    def allowance_s(self) -> float:
+        """How long a chunk without a deadline may take: what most took, several times over."""
+        if self._config.paced_s is not None:
+            return math.inf
+        known_s = self.pacer.response_p99_s
+        expected_s = self._config.expected_response_s if math.isnan(known_s) else known_s
+        return max(_LEAST_ALLOWANCE_S, _ALLOWANCE * expected_s)
 
     @property
     def empty(self) -> bool:

@@ -179,11 +179,19 @@ class Engine:
         """
         return self._loop.beat
 
+    def trouble(self, stream_id: str) -> str:
+        """Why no chunk of the stream comes: it lost a worker, or a chunk is stuck. Empty where
+        chunks come. Never waits.
+        """
+        stream = self._loop.streams.by_id.get(stream_id)
+        return "" if stream is None else stream.trouble
+
     def status(self) -> EngineStatus:
         return self._read(self._status)
 
     def _status(self) -> EngineStatus:
         thread, loop = self._thread, self._loop
+        now_s = loop.now_s()
         return EngineStatus(
             running=thread is not None and thread.is_alive() and not loop.failure,
             failure=loop.failure,
@@ -191,7 +199,9 @@ class Engine:
             workers=self.deployment.workers,
             workers_alive=loop.cluster.alive(),
             overload=loop.overload.state,
-            streams=tuple(stream.figures() for stream in loop.streams.all()),
+            streams=tuple(stream.figures(now_s) for stream in loop.streams.all()),
+            lost=tuple(loop.recovery.lost.values()),
+            now_s=now_s,
         )
 
     # -- streams ----------------------------------------------------------------------------------

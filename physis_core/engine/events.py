@@ -14,6 +14,7 @@ EventKind = Literal[
     "stream_closed",
     "stream_failed",
     "chunks_dropped",
+    "chunk_overdue",
     "stream_recovered",
     "worker_lost",
     "worker_back",
@@ -66,9 +67,19 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LostWorker:
+    """A worker that is lost since `since_s`, a time of the engine's steady clock."""
+
+    worker: int
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """`failure` is why the engine has failed, empty where it has not. `warmup_s` is of the slowest
-    worker and stands in no other figure.
+    worker and stands in no other figure. `lost`: workers that are lost now. `now_s`: the engine's
+    steady clock.
     """
 
     running: bool
@@ -78,3 +89,5 @@ class EngineStatus:
     workers_alive: tuple[int, ...]
     overload: OverloadState
     streams: tuple[StreamFigures, ...]
+    lost: tuple[LostWorker, ...] = ()
+    now_s: float = 0.0

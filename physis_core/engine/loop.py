@@ -28,6 +28,8 @@ from physis_core.cluster.messages import (
     Linked,
     News,
     Observe,
+    Ping,
+    Pong,
     Ready,
     Refusal,
     Release,
@@ -42,6 +44,7 @@ from physis_core.cluster.worker_group import Answers, WorkerGroup
 from physis_core.deployment.deployment import Deployment
 from physis_core.engine.chunk_flow import Seen
 from physis_core.engine.events import EngineEvent, EngineFailedError, Events
+from physis_core.engine.heartbeat import Heartbeat
 from physis_core.engine.observations import Mailbox
 from physis_core.engine.recovery import Recovery
 from physis_core.engine.routes import RouteHealth
@@ -72,7 +75,11 @@ class EngineLoop:
     def run(self) -> None:
         """Turn until it is stopped, or fails. Nothing that goes wrong here is lost."""
         sleep_precisely()
-        self._watch_due_s = self._clock.now_s() + _WATCH_PERIOD_S
+        now_s = self._clock.now_s()
+        self._watch_due_s = now_s + _WATCH_PERIOD_S
+        if self._deployment.workers:
+            for worker in self.cluster.alive():
+                self._heartbeat.watch(worker, now_s)
         try:
             while not self._stopped:
                 next_s = self.step()
@@ -105,7 +112,7 @@ class EngineLoop:
             next_s = min(next_s, stream.next_s())
         for event in self._events.take():
             self._on_event(event)
-        return min(next_s, self._watch_queues(), self.workers.expire())
+        return min(next_s, self._watch_queues(), self._watch_workers(), self.workers.expire())
 
     def _receive(self) -> None:
         """What callers ask, what workers say, what was observed."""
@@ -114,6 +121,7 @@ class EngineLoop:
             if callable(item):
                 item()
             else:
+                self._heartbeat.heard(item[0], self._clock.now_s())
                 self._take(*item)
         for stream_id, seen in self._mailbox.take().items():
             stream = self.streams.by_id.get(stream_id)
@@ -169,6 +177,7 @@ class EngineLoop:
         self._watch_due_s = math.inf
         self._watching = False
         """Whether the workers were asked and have not all answered."""
+        self._heartbeat = Heartbeat(deployment.silence_s, cluster.runs)
         health = RouteHealth(deployment)
         self._plan = health.plan
         self.streams = Streams(
@@ -190,6 +199,7 @@ class EngineLoop:
             cluster=self.cluster,
             clock=clock,
             events=self._events,
+            heartbeat=self._heartbeat,
         )
 
     # -- other threads ----------------------------------------------------------------------------
@@ -250,6 +260,8 @@ class EngineLoop:
                 stream = streams.current(news.stream, news.epoch)
                 if stream is not None:
                     stream.retired(news.seq)
+            case Pong():
+                pass  # That it came is all that it says.
             case Done() | Stats():
                 self.workers.answered(worker, news)
             case WindowSaved():
@@ -318,13 +330,37 @@ class EngineLoop:
         for worker in workers:
             self.workers.send(worker, message)
 
+    # -- who is there -----------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return self._clock.now_s()
+
+    def _watch_workers(self) -> float:
+        """Ping the workers; who is silent for too long counts as lost. Returns when to look again.
+
+        A process that is lost in this way is ended: nobody may work under its number any more.
+        """
+        pinged, lost = self._heartbeat.turn(self._clock.now_s())
+        for worker in pinged:
+            self.workers.send(worker, Ping())
+        for silent in lost:
+            reason = f"not heard of for {silent.silent_s:.1f} s"
+            self.recovery.lose_worker(silent.worker, self._plan.incarnation(silent.worker), reason)
+            self.cluster.kill(silent.worker)
+        return self._heartbeat.next_s()
+
     # -- overload ---------------------------------------------------------------------------------
 
     def _watch_queues(self) -> float:
-        """Now and then ask the workers for their queues. Returns when the next time is."""
+        """Now and then look for stuck chunks, and ask the workers for their queues. Returns when
+        the next time is.
+        """
         now_s = self._clock.now_s()
         if now_s >= self._watch_due_s:
             self._watch_due_s = now_s + _WATCH_PERIOD_S
+            for stream in self.streams.all():
+                if stream.watch(now_s):
+                    self._events.add("chunk_overdue", stream.overdue, stream.config.stream_id)
             if not self._watching:
                 self._watching = True
                 request = self.stats_request(full=False)

@@ -16,7 +16,8 @@ from physis_core.cluster.launcher import Cluster
 from physis_core.cluster.messages import GivePast, Relink, RestoreWindow, ResumeStream
 from physis_core.cluster.worker_group import Answers, Parcel, WorkerGroup, first_reason
 from physis_core.deployment.deployment import Deployment, RecoveryKind
-from physis_core.engine.events import Events
+from physis_core.engine.events import Events, LostWorker
+from physis_core.engine.heartbeat import Heartbeat
 from physis_core.engine.respawn_plan import Edge, GiveUp, Kill, RelinkEdge, Respawn
 from physis_core.engine.routes import RouteHealth
 from physis_core.engine.stream_state import FAILED, OPEN, RESUMING, SUSPENDED, Stream
@@ -47,7 +48,10 @@ class Recovery:
         cluster: Cluster,
         clock: Clock,
         events: Events,
+        heartbeat: Heartbeat,
     ) -> None:
+        self.heartbeat = heartbeat
+        self.lost: dict[int, LostWorker] = {}
         self.records: deque[RecoveryRecord] = deque(maxlen=_REMEMBERED)
         self._deployment = deployment
         self._kind: RecoveryKind = deployment.recovery
@@ -66,8 +70,10 @@ class Recovery:
         now_s = self._clock.now_s()
         if not self._plan.worker_lost(worker, incarnation, now_s):
             return
+        self.heartbeat.forget(worker)
         self._busy = self._kind != "none"
         self._workers.lose(worker)
+        self.lost[worker] = LostWorker(worker=worker, reason=reason, since_s=now_s)
         self._events.add("worker_lost", reason, worker=worker)
         why = f"worker {worker} is lost: {reason}"
         for stream in self._streams.all():
@@ -87,7 +93,10 @@ class Recovery:
                 self._suspend(stream, f"{name} is lost", now_s)
 
     def worker_ready(self, worker: int, incarnation: int) -> None:
-        if self._plan.worker_ready(worker, incarnation, self._clock.now_s()):
+        now_s = self._clock.now_s()
+        if self._plan.worker_ready(worker, incarnation, now_s):
+            self.heartbeat.watch(worker, now_s)
+            self.lost.pop(worker, None)
             self._events.add("worker_back", "started anew", worker=worker)
 
     def edge_linked(self, worker: int, edge: Edge, generation: int) -> None:

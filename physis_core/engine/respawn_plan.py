@@ -190,6 +190,9 @@ class RespawnPlan:
         ]
         return min(times, default=math.inf)
 
+    def incarnation(self, worker: int) -> int:
+        return self._workers[worker].incarnation
+
     def worker_up(self, worker: int) -> bool:
         return self._workers[worker].state == "up"
 

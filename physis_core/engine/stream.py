@@ -97,8 +97,9 @@ class StreamHandle:
 class StreamFigures:
     """A snapshot. Percentiles over the newest `WINDOW` chunks, in seconds.
 
-    `reason`: why the stream stands still, or failed. `queue_s`: from the entry of an observation to
-    the start of its chunk, which is the wait in the mailbox.
+    `reason`: why the stream stands still, or failed. `overdue_s`: how long the most belated chunk
+    in flight is past the time by which it should be done; 0: none is. `queue_s`: from the entry of
+    an observation to the start of its chunk, which is the wait in the mailbox.
     """
 
     stream_id: str
@@ -111,6 +112,7 @@ class StreamFigures:
     superseded: int
     in_flight: int
     misses: int
+    overdue_s: float
     interval_s: Percentiles
     response_s: Percentiles
     queue_s: Percentiles

@@ -30,6 +30,8 @@ LEGAL: dict[StreamState, frozenset[StreamState]] = {
     FAILED: frozenset(),
 }
 """From each state to which others."""
+_OVERDUE_S = 1.0
+"""A chunk that is later than this is said to be stuck."""
 LIVE = frozenset({OPEN, SUSPENDED, RESUMING})
 """States in which observations are taken, and a restart means something."""
 
@@ -86,6 +88,8 @@ class Stream:
         self.exit = Exit(config)
         self.way_back = WayBack(keeps)
         self.when_closed: list[Future[bool]] = []
+        self.overdue = ""
+        """What the last look found: why a chunk in flight counts as stuck."""
 
     # -- its state --------------------------------------------------------------------------------
 
@@ -277,7 +281,23 @@ class Stream:
         """When something is due, if nothing comes in."""
         return min(self.entry.next_s, self.exit.pacer.next_due_s())
 
-    def figures(self) -> StreamFigures:
+    def overdue_s(self, now_s: float) -> float:
+        """See `StreamFigures`. A stream that stands still has nothing in flight."""
+        return self.flight.overdue_s(now_s, self.exit.allowance_s)
+
+    def watch(self, now_s: float) -> bool:
+        """Look for a stuck chunk. True: one became overdue since the last look."""
+        late_s, before = self.overdue_s(now_s), self.overdue
+        self.overdue = f"a chunk is overdue by {late_s:.1f} s" if late_s > _OVERDUE_S else ""
+        return bool(self.overdue) and not before
+
+    @property
+    def trouble(self) -> str:
+        """Why no chunk comes; empty where they do."""
+        suspension = self.way_back.suspension
+        return self.overdue if suspension is None else suspension.reason
+
+    def figures(self, now_s: float) -> StreamFigures:
         suspension = self.way_back.suspension
         injector = self.entry.injector
         return StreamFigures(
@@ -291,6 +311,7 @@ class Stream:
             superseded=injector.superseded,
             in_flight=injector.in_flight,
             misses=self.exit.misses,
+            overdue_s=self.overdue_s(now_s),
             interval_s=self.exit.intervals.percentiles(),
             response_s=self.exit.responses.percentiles(),
             queue_s=self.entry.queues.percentiles(),

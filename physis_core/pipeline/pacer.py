@@ -24,6 +24,8 @@ _ROOM = 0.02
 not worth a break in the period, and chunks that are late by less than one would be missed for ever.
 """
 
+_STALL_PERIODS = 3.0
+
 ReanchorReason = Literal["first responses", "deeper", "shallower", "after a stall"]
 
 
@@ -37,7 +39,8 @@ class PacerConfig:
     `max_action_age_s`: cap on capture-to-delivery.
     `window`: responses over which the p99 is taken; the first `first_responses` settle the offset.
     `hold`: False delivers at once, keeping the accounting.
-    `stall_s`: a chunk that is later than this does not count as jitter (None: ten periods).
+    `stall_s`: a chunk that is later than this does not count as jitter, as long as few are (None:
+    three periods).
     """
 
     period_s: float | None
@@ -105,9 +108,9 @@ class Pacer:
         self._offset_s = (
             math.inf if period_s is None else self._cap(config.expected_response_s, 0.0)
         )
-        self._stall_s = config.stall_s
-        if self._stall_s is None:
-            self._stall_s = math.inf if period_s is None else 10.0 * period_s
+        self._stall_s = math.inf if period_s is None else _STALL_PERIODS * period_s
+        if config.stall_s is not None:
+            self._stall_s = config.stall_s
         self._due: dict[int, tuple[float, float]] = {}
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
@@ -115,8 +118,12 @@ class Pacer:
         self._last_deliver_s = -math.inf
         self._age_s = 0.0
         self._shallow_for = 0
-        self._stalled_for = 0
+        self._completed = 0
+        self._stalled: deque[int] = deque()
+        """Which of the last `window` completions were stalls."""
         self._settled = False
+        self._stalls_count = False
+        """Whether they were so many that they are taken for jitter."""
         self._capped = False
         self._delivered = self._misses = self._stalls = self._reanchors = 0
         self._last_reanchor: ReanchorReason | None = None
@@ -176,6 +183,11 @@ class Pacer:
         """When `due` has something to give; infinite where nothing is held."""
         return self._held[0].deliver_s if self._held else math.inf
 
+    @property
+    def response_p99_s(self) -> float:
+        """Over the window; NaN while nothing was completed."""
+        return self._quantile(0.99)
+
     def state(self) -> PacerState:
         median_s = self._quantile(0.5)
         periodic = self._config.period_s is not None
@@ -194,18 +206,22 @@ class Pacer:
         )
 
     def _learn(self, response_s: float, late_s: float) -> None:
-        if late_s > self._stall_s and self._settled:  # type: ignore[operator]
+        self._completed += 1
+        while self._stalled and self._stalled[0] <= self._completed - self._config.window:
+            self._stalled.popleft()
+        if late_s > self._stall_s and self._settled:
             # A stall is not jitter: sizing the buffer for it would age every action after it.
             self._stalls += 1
-            self._stalled_for += 1
-            if self._stalled_for < self._config.first_responses:
+            self._stalled.append(self._completed)
+            if len(self._stalled) < self._config.first_responses:
                 return
-            # So many in a row are no stall: the pipeline has become slower.
+            # So many of them are no stalls: the pipeline has become slower, or is that jittery.
+            self._stalled.clear()
             self._recent.clear()
             self._sorted.clear()
             self._settled = False
+            self._stalls_count = True
             self._last_reanchor = "after a stall"
-        self._stalled_for = 0
         self._recent.append(response_s)
         insort(self._sorted, response_s)
         if len(self._recent) > self._config.window:
@@ -228,6 +244,9 @@ class Pacer:
                     self._reanchor(offset_s, "first responses")
                 return
             self._settled = True
+            if not self._stalls_count:
+                self._forget_stalls()
+            offset_s = self._cap(self._quantile(0.99) + self._config.margin_s + room_s, self._age_s)
             reason: ReanchorReason = "first responses"
             if self._last_reanchor == "after a stall":
                 reason = "after a stall"
@@ -243,6 +262,16 @@ class Pacer:
                 self._reanchor(offset_s, "shallower")
         else:
             self._shallow_for = 0
+
+    def _forget_stalls(self) -> None:
+        """Of the first responses, those that took far longer than most: a stall while the offset
+        was settled must not stand in it. Half of them are not: the pipeline is that slow.
+        """
+        most_s = self._quantile(0.5) + self._stall_s
+        kept = [response_s for response_s in self._recent if response_s <= most_s]
+        self._stalls += len(self._recent) - len(kept)
+        self._recent = deque(kept)
+        self._sorted = sorted(kept)
 
     def _reanchor(self, offset_s: float, reason: ReanchorReason) -> None:
         if offset_s != self._offset_s:

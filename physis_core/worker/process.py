@@ -49,6 +49,10 @@ from physis_core.worker.loop import WorkerLoop
 from physis_core.worker.warmup import build_devices
 
 _PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.5
+_ALONE_S = 5.0
+"""A worker of another host that does not hear its engine for so long ends. The engine has taken it
+for lost long before, and pings five times a second."""
 _SWITCH_S = 2e-4
 """A receiving thread must not wait Python's usual 5 ms for a busy loop to let it run."""
 
@@ -115,15 +119,44 @@ def serve(orders: Orders) -> None:
     gc.collect()
     gc.freeze()
     channel.send(ready)
-    start_thread("physis-read", lambda: _read(channel, loop, links, clock), _end)
+    heard = Heard()
+    start_thread("physis-read", lambda: _read(channel, loop, links, clock, heard), _end)
+    if orders.far:
+        # A child ends with its parent; a cut network to another host ends nothing by itself.
+        start_thread("physis-front", lambda: _end_when_alone(heard), _end)
     loop.run()
     loop.close()
     channel.send(Stopped())
     channel.close()
 
 
+class Heard:
+    """When the engine was last heard, in seconds of this process's own clock."""
+
+    def __init__(self) -> None:
+        self.at_s = time.monotonic()
+
+
+def _end_when_alone(heard: Heard) -> None:
+    """End this process when the engine is silent: it has lost us, and may have replaced us."""
+    looked_s = time.monotonic()
+    while True:
+        time.sleep(_LOOK_S)
+        now_s = time.monotonic()
+        if now_s - looked_s > 2.0 * _LOOK_S:
+            # This process was stopped itself: what came meanwhile is not read yet.
+            heard.at_s = max(heard.at_s, now_s - _LOOK_S)
+        looked_s = now_s
+        if now_s - heard.at_s > _ALONE_S:
+            _end(f"the engine is silent for {_ALONE_S:g} s: this worker ends")
+
+
 def _read(
-    channel: Channel[ToWorker], loop: WorkerLoop, links: WorkerLinks, clock: HostClock
+    channel: Channel[ToWorker],
+    loop: WorkerLoop,
+    links: WorkerLinks,
+    clock: HostClock,
+    heard: Heard,
 ) -> None:
     """Everything that the engine says, until its end."""
     while True:
@@ -132,6 +165,7 @@ def _read(
         except BadMessageError as error:
             channel.send(Refusal(reason=str(error)))
             continue
+        heard.at_s = time.monotonic()
         match message:
             case None:
                 break
@@ -181,6 +215,7 @@ def _orders_of_torchrun(front: str) -> Orders:
         control_port=shared.control_port,
         key=key,
         link_host=os.environ.get("PHYSIS_LINK_HOST", "127.0.0.1"),
+        far=True,
     )
 
 

@@ -10,6 +10,8 @@ from physis_core.types import Percentiles
 from physis_ros.engine.stream import EngineStream
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
 
+_OVERDUE_S = 1.0
+
 
 def diagnoses(
     status: EngineStatus, streams: Sequence[EngineStream], *, lost: str, notes: Mapping[str, int]
@@ -18,6 +20,9 @@ def diagnoses(
     level, message = OK, "running"
     if not status.running:
         level, message = ERROR, status.failure or "the engine does not run"
+    for one in status.lost:
+        level = max(level, WARN)
+        message = f"worker {one.worker} is lost since {status.now_s - one.since_s:.1f} s"
     if lost:
         level, message = ERROR, lost
     engine = Diagnosis(
@@ -46,6 +51,8 @@ def _of_stream(stream: EngineStream, figures: StreamFigures | None) -> Diagnosis
         message = "capture to exit takes longer than the model can look ahead"
     if figures is not None and figures.suspended:
         level, message = WARN, f"stands still: {figures.reason}"
+    elif figures is not None and figures.overdue_s > _OVERDUE_S:
+        level, message = WARN, f"a chunk is overdue by {figures.overdue_s:.1f} s"
     values: dict[str, object] = {
         "epoch": stream.epoch,
         "observations": stream.observations,
@@ -57,6 +64,7 @@ def _of_stream(stream: EngineStream, figures: StreamFigures | None) -> Diagnosis
         values["state"] = figures.state.value
         values["in_flight"] = figures.in_flight
         values["misses"] = figures.misses
+        values["overdue_s"] = f"{figures.overdue_s:.3f}"
         values["dropped"] = figures.dropped
         values["output_interval_ms"] = _in_ms(figures.interval_s)
         values["response_latency_ms"] = _in_ms(figures.response_s)

@@ -228,6 +228,8 @@ class EngineNode(PhysisNode[EngineParameters]):
         elif event.kind == "stream_failed":
             self._failed.add(event.stream_id)
             self.get_logger().error(f"{event.stream_id}: stream failed: {one_line(event.reason)}")
+        elif event.kind == "chunk_overdue":
+            self.get_logger().warning(f"{event.stream_id}: {event.reason}")
         elif event.kind in ("overload", "message_refused"):
             self.get_logger().warning(f"{event.kind}: {event.reason}")
 

@@ -57,6 +57,14 @@ class EngineParameters(PipelineParameters):
         minimum=1,
         maximum=100,
     )
+    silence_s: float = param(
+        1.0,
+        description="A worker not heard of for so long counts as lost; one whose process runs, as "
+        "this host shows, has at least 5 s",
+        unit="s",
+        minimum=0.5,
+        maximum=3600.0,
+    )
     stream_ids: tuple[str, ...] = param(("arm",), description="Streams (robots) opened at start")
     stream_namespaces: tuple[str, ...] = param(
         ("",), description="Namespace of each stream's topics, below the node's own"

@@ -73,6 +73,7 @@ def _from_parameters(params: EngineParameters) -> Served:
         recovery=params.recovery,
         snapshot_every=params.snapshot_every,
         respawns=params.respawns,
+        silence_s=params.silence_s,
     )
     one = _served_model(params, deployment, ONLY_MODEL, params.model)
     if not one.period_s:

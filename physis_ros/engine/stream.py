@@ -106,11 +106,11 @@ class EngineStream:
             return self._estimator.capped
 
     def _assert_alive(self) -> None:
-        """Only while the engine's loop turns: a lease that nobody renews tells of one that does
-        not.
+        """Only while the engine's loop turns and the stream's chunks come: a lease that nobody
+        renews tells of an engine that stands, of a lost worker and of a stuck chunk.
         """
         beat = self._engine.beat
-        if beat != self._beat:
+        if beat != self._beat and not self._engine.trouble(self.stream_id):
             self._beat = beat
             self._chunks.assert_liveliness()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from running_engine import Running, observation
 
@@ -24,12 +26,18 @@ NOBODYS_STREAM = 999
 
 
 @pytest.fixture
-def running() -> Iterator[Any]:
+def deployment(request: Any) -> dict[str, Any]:
+    """Fields of the deployment that differ from the usual ones."""
+    return getattr(request, "param", {})
+
+
+@pytest.fixture
+def running(deployment: dict[str, Any]) -> Iterator[Any]:
     """Route 0 over worker 0 and 1, route 1 over worker 2 alone."""
     config = {"steps": 2, "blocks": 2, "window_chunks": 4}
     ref = ModelRef(family="synthetic", config=config)
     graph = load_spec(ref).graph
-    deployment = Deployment(
+    whole = Deployment(
         models={"model": ref},
         devices=tuple(DeviceSpec(kind="cpu", worker=w) for w in range(3)),
         routes=(
@@ -37,21 +45,35 @@ def running() -> Iterator[Any]:
             Route(partition=make_partition("sequential", graph, 1), device_of_rank=(2,)),
         ),
         workers=3,
+        **deployment,
     )
-    with Running(deployment) as run:
+    with Running(whole) as run:
         try:
             yield run
         finally:
             for pid in run.engine.worker_pids().values():
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
 
+def stop(running: Any, worker: int) -> int:
+    pid: int = running.engine.worker_pids()[worker]
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def events(running: Any, kind: str) -> list[Any]:
+    return [event for event in running.events if event.kind == kind]
+
+
+@pytest.mark.parametrize("deployment", [{"silence_s": 30.0}], indirect=True)
 def test_large_observations_to_a_stopped_worker_stop_nobody_else(running: Any) -> None:
+    """Of a worker whose silence is no loss yet."""
     cluster = running.engine._loop.cluster
     running.open("over both", refresh="every_step")
     running.open("alone", route=1)
     running.until_chunks("over both", 0, 3)
-    os.kill(running.engine.worker_pids()[0], signal.SIGSTOP)
+    stop(running, 0)
     end_s, number = time.monotonic() + 4.0, 0
     while time.monotonic() < end_s:
         number += 1
@@ -63,6 +85,12 @@ def test_large_observations_to_a_stopped_worker_stop_nobody_else(running: Any) -
     beat, count = running.engine.beat, len(running.of("alone"))
     running.until_chunks("alone", 0, count + 5)
     assert running.engine.beat > beat
+    # Its stuck chunk is said before it completes.
+    (figures,) = [s for s in running.engine.status().streams if s.stream_id == "over both"]
+    assert figures.overdue_s > 1.0
+    assert "overdue" in running.engine.trouble("over both")
+    assert running.engine.trouble("alone") == ""
+    assert [e.stream_id for e in events(running, "chunk_overdue")] == ["over both"]
     # Requests on the other route do not wait for the stopped worker.
     running.open("new", route=1)
     running.until_chunks("new", 0, 2)
@@ -74,3 +102,61 @@ def test_large_observations_to_a_stopped_worker_stop_nobody_else(running: Any) -
     count = len(running.of("over both"))
     os.kill(running.engine.worker_pids()[0], signal.SIGCONT)
     running.until_chunks("over both", 0, count + 3)
+
+
+def test_a_stopped_worker_counts_as_lost_and_its_streams_end(running: Any) -> None:
+    running.open("over both")
+    running.open("alone", route=1)
+    running.until_chunks("over both", 0, 3)
+    stopped = stop(running, 1)
+    running.until(lambda: events(running, "stream_failed"))
+    (lost,) = events(running, "worker_lost")
+    assert lost.worker == 1
+    assert lost.reason.startswith("not heard of for ")
+    status = running.engine.status()
+    assert [one.worker for one in status.lost] == [1]
+    assert status.now_s >= status.lost[0].since_s
+    count = len(running.of("alone"))
+    running.until_chunks("alone", 0, count + 5)
+    running.until(lambda: status_of(stopped) in ("gone", "zombie"))
+
+
+@pytest.mark.parametrize("deployment", [{"recovery": "rebuild"}], indirect=True)
+def test_a_stopped_worker_is_replaced_and_its_old_chunks_never_come(running: Any) -> None:
+    running.open("over both")
+    running.open("alone", route=1)
+    running.until_chunks("over both", 0, 5)
+    stopped = stop(running, 1)
+    running.until(lambda: events(running, "worker_lost"))
+    assert "not heard of" in running.engine.trouble("over both")
+    running.until_chunks("over both", 1, 5)
+    assert running.engine.worker_pids()[1] != stopped
+    assert running.engine.status().lost == ()
+    assert running.engine.trouble("over both") == ""
+    order = [chunk.epoch for chunk in running.chunks if chunk.stream_id == "over both"]
+    assert order == sorted(order), "nothing of epoch 0 came after epoch 1 began"
+    assert len(events(running, "worker_lost")) == 1
+
+
+def test_an_engine_that_was_stopped_itself_takes_nobody_for_lost(running: Any) -> None:
+    running.open("over both")
+    running.until_chunks("over both", 0, 3)
+    heartbeat = running.engine._loop._heartbeat
+    turn = heartbeat.turn
+
+    def held_up(now_s: float) -> Any:
+        heartbeat.turn = turn
+        time.sleep(2.0)
+        return turn(running.engine._loop.now_s())
+
+    heartbeat.turn = held_up
+    count = len(running.of("over both"))
+    running.until_chunks("over both", 0, count + 10)
+    assert events(running, "worker_lost") == []
+
+
+def status_of(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return "gone"

@@ -68,8 +68,8 @@ def test_after_a_loss_the_owed_chunk_is_made_again(stream):
     assert stream.way_back.suspension.lost_s == 3.0
     assert not stream.flight.chunks
     assert stream.entry.injector.in_flight == 0
-    assert stream.figures().suspended
-    assert stream.figures().reason == "worker 1 is lost"
+    assert stream.figures(0.0).suspended
+    assert stream.figures(0.0).reason == "worker 1 is lost"
     assert not list(stream.schedule(3.5))
     stream.resume()
     assert not list(stream.schedule(3.5))

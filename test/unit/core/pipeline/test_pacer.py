@@ -175,3 +175,37 @@ def test_delivery_is_periodic_never_before_ready_and_capped(
     # Every break in the period is a counted re-anchoring.
     assert breaks <= pacer.state().reanchors
     assert pacer.state().misses == sum(missed for _, _, missed in out)
+
+
+@pytest.mark.parametrize("frozen_at", [3, 40])
+@pytest.mark.parametrize("period_s", [0.05, 0.5, 2.0])
+def test_a_freeze_of_ten_seconds_is_forgotten_within_some_periods(
+    period_s: float, frozen_at: int
+) -> None:
+    """Also one that falls into the first responses, by which the offset is settled."""
+    pacer = Pacer(PacerConfig(period_s=period_s, expected_response_s=0.1))
+    held_s = []
+    for chunk in range(frozen_at + 40):
+        release_s = chunk * period_s
+        # Four chunks were in flight when everything stood still.
+        frozen = frozen_at <= chunk < frozen_at + 4
+        response_s = 10.0 + 0.1 if frozen else 0.1
+        pacer.released(chunk, release_s)
+        delivery = pacer.completed(chunk, release_s + response_s)
+        pacer.due(math.inf)
+        held_s.append(delivery.deadline_s - release_s)
+    after = max(frozen_at + 4, 16) + 1
+    assert max(held_s[after:]) < 0.1 + 2.0 * period_s, "the offset is what it was"
+    assert pacer.state().stalls == 4
+
+
+def test_stalls_that_are_not_rare_count_as_jitter() -> None:
+    pacer = Pacer(PacerConfig(period_s=0.1, first_responses=8, window=64))
+    missed = []
+    for chunk in range(400):
+        release_s = 0.1 * chunk
+        pacer.released(chunk, release_s)
+        late = chunk % 6 == 5
+        missed.append(pacer.completed(chunk, release_s + (0.6 if late else 0.1)).missed)
+        pacer.due(math.inf)
+    assert not any(missed[150:])
