@@ -80,7 +80,7 @@ class WanFamily:
         return load_wan(config, folder, blocks, device)
 
     def frame_encoder(self, ref: ModelRef) -> FrameEncoder:
-        """A first frame of the model's own size, or None for a stream without one."""
+        """Takes a frame of the model's own size."""
         config, folder = _setup(ref)
         if config.observation != "first_frame" or folder is None:
             raise UserError("model", ref.label, "takes no first frame")
