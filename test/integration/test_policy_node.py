@@ -149,7 +149,6 @@ def test_each_reply_belongs_to_its_request_and_another_model_is_refused(
         "policy_node",
         f"policy:=openpi://127.0.0.1:{server._port}",
         f"policy_contract:={contract}",
-        "timeout_s:=0.5",
     )
     ros.wait_for_diagnosis("stream arm", "Connect call failed")
     server.listen()
