@@ -7,16 +7,13 @@ of a lost worker, or that the cluster has failed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
 import time
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +21,7 @@ from msgspec import structs
 
 from physis_core.cluster.clock_sync import set_clock
 from physis_core.cluster.launcher import GivenUp, OnNews, never
+from physis_core.cluster.listener import KeyListener
 from physis_core.cluster.messages import (
     ClusterFailed,
     Fatal,
@@ -60,11 +58,10 @@ class ProcessCluster:
         self._host = deployment.front_host
         self._key = secrets.token_bytes(32) if self._spawn else shared_key(os.environ)
         self._store: TCPStore | None = None
-        self._listener: Listener | None = None
+        self._listener: KeyListener | None = None
         self._spawner = Spawner(deployment.workers, deployment.threads, self._fail)
         self._processes: dict[int, Process] = {}
         self._channels: dict[int, Channel[ToEngine]] = {}
-        self._readers: list[threading.Thread] = []
         self._called: dict[int, int] = {}
         """Worker -> the newest incarnation that has called."""
         self._up: set[int] = set()
@@ -96,12 +93,11 @@ class ProcessCluster:
 
     def _start(self, timeout_s: float, given_up: GivenUp) -> None:
         self._store = listening_store(self._host, self._deployment.front_port, "front_port")
-        self._listener = Listener((self._host, 0), backlog=64, authkey=self._key)
-        control_port = self._listener.address[1]
-        assert isinstance(control_port, int)
+        self._listener = KeyListener(self._host, self._key, greeted=self._read, failed=self._fail)
+        control_port = self._listener.port
         shared = Shared(deployment=self._deployment.to_json(), control_port=control_port)
         self._store.set(SHARED_AT, shared.to_json())
-        start_thread("physis-accept", self._accept, self._fail)
+        self._listener.start()
         self._listening = True
         if self._spawn:
             for worker in range(self._deployment.workers):
@@ -191,7 +187,7 @@ class ProcessCluster:
             store_host=self._host,
             store_port=self._store.port,
             control_host=self._host,
-            control_port=self._listener.address[1],
+            control_port=self._listener.port,
             key=self._key,
             link_host=self._host,
             incarnation=incarnation,
@@ -215,23 +211,9 @@ class ProcessCluster:
 
         self._spawner.start(orders, started, instead_of)
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        while not self._closing:
-            try:
-                connection = self._listener.accept()
-            except (OSError, EOFError, AuthenticationError):
-                # A peer with a wrong key, one that hung up, or the listener was closed by us.
-                continue
-            channel = Channel(connection, engine_decoder())
-            reader = threading.Thread(
-                target=self._read, args=(channel,), name="physis-read", daemon=True
-            )
-            reader.start()
-            self._readers.append(reader)
-
-    def _read(self, channel: Channel[ToEngine]) -> None:
+    def _read(self, connection: Connection) -> None:
         """Everything that one worker says, from its first message to its end."""
+        channel = Channel(connection, engine_decoder())
         hello = self._greeted(channel)
         if hello is None:
             channel.close()
@@ -341,14 +323,9 @@ class ProcessCluster:
                 process.kill()
                 process.wait()
         self._spawner.close()
-        for reader in self._readers:
-            reader.join(timeout=2.0)
         for channel in self._channels.values():
             channel.close()
         if self._listener is not None:
-            # To close a socket does not wake the thread that accepts on it: a last caller does.
-            with contextlib.suppress(OSError), socket.create_connection(self._listener.address):
-                pass
             self._listener.close()
         self._store = None
 

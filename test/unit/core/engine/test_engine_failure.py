@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from physis_core.cluster.launcher import ThreadCluster
+from physis_core.cluster.listener import KeyListener
 from physis_core.cluster.processes import ProcessCluster
 from physis_core.cluster.spawner import Spawner
 from physis_core.deployment.deployment import simple_deployment
@@ -227,9 +228,7 @@ def test_a_worker_refuses_what_it_cannot_read_and_goes_on(watch, two_workers):
         seen.until_chunks("a", 3)
 
 
-@pytest.mark.parametrize(
-    ("owner", "inside"), [(ProcessCluster, "_accept"), (Spawner, "_interpreter")]
-)
+@pytest.mark.parametrize(("owner", "inside"), [(KeyListener, "_accept"), (Spawner, "_interpreter")])
 def test_a_thread_that_starts_workers_and_dies_ends_the_start(
     two_workers, monkeypatch, owner, inside
 ):
