@@ -31,6 +31,15 @@ _NOISE = NoiseSpec(p99_ratio=1.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Equal streams and their places, both ways. `joint_placed`: placed before verification."""
+
+    even: tuple[Admitted, ...]
+    joint: tuple[Admitted, ...]
+    joint_placed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """`even_devices` is the size of a group (0: no group keeps the SLO)."""
 
@@ -54,7 +63,26 @@ def compare(
     policy: AdmissionPolicy,
 ) -> Comparison:
     """The largest verified number of equal streams, both ways."""
-    even, size, shape = _even(profile, pool, slo, policy)
+    found = split(profile, pool, slo, policy)
+    group = found.even[0] if found.even else None
+    return Comparison(
+        model=profile.name,
+        even=len(found.even),
+        even_devices=0 if group is None else len(group.devices),
+        even_shape="" if group is None else group.plan.shape,
+        joint=len(found.joint),
+        joint_placed=found.joint_placed,
+        joint_shapes=tuple({one.plan.shape: None for one in found.joint}),
+    )
+
+
+def split(
+    profile: ModelProfile,
+    pool: Pool,
+    slo: Slo,
+    policy: AdmissionPolicy,
+) -> Split:
+    """The most equal streams that are verified, both ways, with their places."""
     most = pool.devices * 8
     asked = [StreamRequest(stream_id=f"s{i}", model=profile.name, slo=slo) for i in range(most)]
     admission = pack(
@@ -66,16 +94,11 @@ def compare(
         attempts=2 * policy.groupings + 2,
     )
     placed = list(admission.admitted.values())
-    kept = [one for part in _components(placed) for one in part[: _most_verified(admission, part)]]
-    shapes: dict[str, None] = {one.plan.shape: None for one in kept}
-    return Comparison(
-        model=profile.name,
-        even=even,
-        even_devices=size,
-        even_shape=shape,
-        joint=len(kept),
+    kept = (one for part in _components(placed) for one in part[: _most_verified(admission, part)])
+    return Split(
+        even=_even(profile, pool, slo, policy),
+        joint=tuple(kept),
         joint_placed=len(placed),
-        joint_shapes=tuple(shapes),
     )
 
 
@@ -84,8 +107,8 @@ def _even(
     pool: Pool,
     slo: Slo,
     policy: AdmissionPolicy,
-) -> tuple[int, int, str]:
-    """(streams, devices of a group, its shape). A group has its devices to itself."""
+) -> tuple[Admitted, ...]:
+    """A stream for each of the smallest groups that keep the SLO alone on their devices."""
     planner = Planner(profile, pool, max_batch=policy.max_batch)
     for size in range(1, pool.devices + 1):
         fitting = planner.fitting(size, slo.period_s * (1.0 - policy.margin), slo.max_response_s)
@@ -94,11 +117,17 @@ def _even(
             alone = replace(policy, shared_bytes=0.0, shared_overhead=0.0, verify=False)
             models, planners = {profile.name: profile}, {profile.name: planner}
             admission = Admission(group, models, alone, planners=planners)
-            request = StreamRequest(stream_id="s0", model=profile.name, slo=slo)
-            one = Admitted(request=request, plan=plan, devices=tuple(range(size)))
-            if _kept([stream_of(one, admission)], admission, 1.0):
-                return pool.devices // size, size, plan.shape
-    return 0, 0, ""
+            streams = tuple(
+                Admitted(
+                    request=StreamRequest(stream_id=f"s{i}", model=profile.name, slo=slo),
+                    plan=plan,
+                    devices=tuple(range(i * size, (i + 1) * size)),
+                )
+                for i in range(pool.devices // size)
+            )
+            if _kept([stream_of(streams[0], admission)], admission, 1.0):
+                return streams
+    return ()
 
 
 def _components(placed: Sequence[Admitted]) -> list[list[Admitted]]:

@@ -55,6 +55,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "physis_lab.bench.plan.pool",
         "a plan of two models on this machine: plan, simulation and run of it side by side",
     ),
+    "split": (
+        "physis_lab.bench.plan.split",
+        "joint scheduling against an even split: the streams that keep their SLO in real runs",
+    ),
     "start": (
         "physis_lab.bench.robot.start",
         "from `physis up wam` to the first trajectory, and where each node's time goes",

@@ -152,7 +152,7 @@ def figures_of(rounds: Sequence[Compared]) -> dict[str, Figure]:
 
 def compare(path: Path, copies: int, load: float, chunks: int, console: Console) -> Compared:
     """Profile, plan, write the file, simulate it and run it."""
-    before = {name: _profile(name, console) for name in MODELS}
+    before = {name: profile_alone(name, console) for name in MODELS}
     config = plan_of(before, copies, load)
     decision = decide(config)
     for one in decision.groups:
@@ -169,7 +169,7 @@ def compare(path: Path, copies: int, load: float, chunks: int, console: Console)
     simulation = simulate_deployed(planned, seconds=longest_s * (chunks + SETTLE) * 1.2)
     console.print(f"runs {len(planned.streams)} streams of 2 models", highlight=False)
     run, memory = _run(planned, chunks)
-    after = {name: _profile(name, console) for name in MODELS}
+    after = {name: profile_alone(name, console) for name in MODELS}
     return Compared(
         planned={name: _planned(ones) for name, ones in admitted.items()},
         simulated={name: _simulated(simulation, name) for name in admitted},
@@ -187,7 +187,7 @@ def compare(path: Path, copies: int, load: float, chunks: int, console: Console)
     )
 
 
-def _profile(name: str, console: Console) -> Measured:
+def profile_alone(name: str, console: Console) -> Measured:
     """A model alone on the workers: free streams for its costs, single chunks for its hops."""
     console.print(f"profiles {name}", highlight=False)
     deployment = simple_deployment(
