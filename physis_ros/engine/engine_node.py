@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import rclpy.validate_namespace
@@ -31,12 +31,14 @@ from physis_ros.engine.life import (
     let_engine_threads_run,
     start_engine,
 )
+from physis_ros.engine.metrics import EngineMetrics
 from physis_ros.engine.parameters import EngineParameters
 from physis_ros.engine.served import Served, served
 from physis_ros.engine.stream import StreamSettings
 from physis_ros.engine.streams import EngineStreams
 from physis_ros.node.base import EXIT_FAULT, Diagnosis, PhysisNode, main
 from physis_ros.node.interfaces import CLOSE_STREAM, OPEN_STREAM
+from physis_ros.node.metric_names import Sample
 from physis_ros.node.system import give_back_memory
 from physis_ros.node.waiting import one_line
 from physis_ros.srv import CloseStream, OpenStream
@@ -50,6 +52,7 @@ class EngineNode(PhysisNode[EngineParameters]):
     def __init__(self) -> None:
         super().__init__("engine_node", EngineParameters)
         self._engine: Engine | None = None
+        self._metrics_of: EngineMetrics | None = None
         self._served: Served | None = None
         self._streams: EngineStreams | None = None
         self._failed: set[str] = set()
@@ -92,6 +95,8 @@ class EngineNode(PhysisNode[EngineParameters]):
         let_engine_threads_run()
         what = self._served
         assert self._engine is not None and what is not None, "activate follows configure"
+        if self.params.metrics_port:
+            self._metrics_of = EngineMetrics(self._engine, self._metrics_failed)
         self._streams = EngineStreams(self, self._engine, self._last_epoch)
         for settings in self._at_start(what):
             refused = self._streams.open(settings)
@@ -126,6 +131,9 @@ class EngineNode(PhysisNode[EngineParameters]):
 
     def deactivate(self) -> None:
         destroy_handlers(self, self._timer, self._services_made)
+        if self._metrics_of is not None:
+            self._metrics_of.close()
+            self._metrics_of = None
         self._timer = None
         self._services_made = []
         if self._streams is not None:
@@ -207,6 +215,9 @@ class EngineNode(PhysisNode[EngineParameters]):
     # The engine's thread -----------------------------------------------------------------------
 
     def _on_chunk(self, chunk: FinishedChunk) -> None:
+        metrics = self._metrics_of
+        if metrics is not None:
+            metrics.chunk(chunk)
         streams = self._streams
         stream = None if streams is None else streams.by_id.get(chunk.stream_id)
         if stream is not None:
@@ -258,6 +269,12 @@ class EngineNode(PhysisNode[EngineParameters]):
             return ""
         now_s = self.steady_s()
         return "; ".join(filter(None, (s.waits_for(now_s) for s in streams.by_id.values())))
+
+    def _metrics_failed(self, error: Exception) -> None:
+        self.request_exit(EXIT_FAULT, f"metrics: {type(error).__name__}: {error}")
+
+    def metrics(self) -> Iterable[Sample]:
+        return () if self._metrics_of is None else self._metrics_of.samples()
 
     def diagnose(self) -> Sequence[Diagnosis]:
         streams = self._streams

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
@@ -23,6 +23,8 @@ from physis_core.types import UserError
 from physis_ros.node.clock import ClockJump, NodeClock, TimerCallback
 from physis_ros.node.diagnosis import ERROR, OK, STALE, WARN, Diagnosis, diagnostic_array
 from physis_ros.node.interfaces import DIAGNOSTICS, Topic, qos_mismatch
+from physis_ros.node.metric_names import Sample
+from physis_ros.node.metrics import MetricsEndpoint
 from physis_ros.node.node_parameters import NodeParameters
 from physis_ros.node.parameters import BaseParameters
 from physis_ros.node.process import EXIT_FAULT, EXIT_OK, EXIT_USER, main
@@ -65,6 +67,7 @@ class PhysisNode(LifecycleNode, Generic[P]):
         self._fault = ""
         self._qos_faults: dict[str, str] = {}
         self._wait = WaitNotice()
+        self._metrics: MetricsEndpoint | None = None
         self.parameters: NodeParameters[P] = NodeParameters(
             self, parameters, validate=self.validate_parameters, on_change=self.on_parameters
         )
@@ -101,6 +104,11 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def diagnose(self) -> Sequence[Diagnosis]:
         """Statuses for /diagnostics, once a second."""
+        return ()
+
+    def metrics(self) -> Iterable[Sample]:
+        """Samples for the OpenMetrics endpoint, once a second while active and `metrics_port` is
+        set."""
         return ()
 
     def waits_for(self) -> str:
@@ -202,9 +210,9 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         self.set_fault("")
-        done = self._run("configure", self.configure)
+        done = self._run("configure", self._configure)
         if done != TransitionCallbackReturn.SUCCESS:
-            self._run("cleanup", self.cleanup, keep_fault=True)
+            self._run("cleanup", self._cleanup, keep_fault=True)
             return done
         return super().on_configure(state)
 
@@ -221,19 +229,30 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._qos_faults.clear()
-        done = self._run("cleanup", self.cleanup)
+        done = self._run("cleanup", self._cleanup)
         return done if done != TransitionCallbackReturn.SUCCESS else super().on_cleanup(state)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         if state.label == "active":
             self._run("deactivate", self.deactivate)
         if state.label in ("active", "inactive"):
-            self._run("cleanup", self.cleanup)
+            self._run("cleanup", self._cleanup)
         return super().on_shutdown(state)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._run("cleanup", self.cleanup, keep_fault=True)
+        self._run("cleanup", self._cleanup, keep_fault=True)
         return super().on_error(state)
+
+    def _configure(self) -> None:
+        if self.params.metrics_port:
+            self._metrics = MetricsEndpoint(self.params.metrics_port)
+        self.configure()
+
+    def _cleanup(self) -> None:
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+        self.cleanup()
 
     def _run(
         self, what: str, step: Callable[[], None], *, keep_fault: bool = False
@@ -282,6 +301,10 @@ class PhysisNode(LifecycleNode, Generic[P]):
 
     def _every_second(self) -> None:
         self.publish_diagnostics()
+        if self._metrics is not None:
+            name = self.get_fully_qualified_name()
+            own = Sample(family="physis_node_active", value=self.active, labels={"node": name})
+            self._metrics.publish((own, *(self.metrics() if self.active else ())))
         line = self._wait.look(self.waits_for() if self.active else "", self.steady_s())
         if line:
             self.get_logger().info(line)

@@ -29,6 +29,7 @@ PIP_PACKAGES = {
     "imageio_ffmpeg": "imageio-ffmpeg",
     "cyclonedds": "cyclonedds",
     "diffusers": "diffusers",
+    "prometheus_client": "prometheus-client",
     "psutil": "psutil",
     "websockets": "websockets",
     "zmq": "pyzmq",

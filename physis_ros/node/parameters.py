@@ -81,6 +81,12 @@ class BaseParameters:
         minimum=0.01,
         maximum=3600.0,
     )
+    metrics_port: int = param(
+        0,
+        description="Port of the OpenMetrics endpoint on loopback, one for each node; 0: none",
+        minimum=0,
+        maximum=65535,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

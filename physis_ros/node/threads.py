@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from physis_core.observe.percentiles import SlidingWindow
+from physis_core.observe.histogram import JITTER_BUCKETS_S, CountedWindow, HistogramCounts
 from physis_core.types import Percentiles
 
 
@@ -22,7 +22,7 @@ class LoopTiming:
 
     def __init__(self, *, period_s: float, window: int) -> None:
         self.period_s = period_s
-        self._jitter_ms = SlidingWindow(window)
+        self._jitter_ms = CountedWindow(window, JITTER_BUCKETS_S)
         self.lost = 0
         self.ticks = 0
 
@@ -37,6 +37,10 @@ class LoopTiming:
 
     def jitter_ms(self) -> Percentiles:
         return self._jitter_ms.percentiles()
+
+    def jitter_counts(self) -> HistogramCounts:
+        """In seconds, of all ticks."""
+        return self._jitter_ms.histogram.copy()
 
 
 class FixedRateThread:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from physis_core.types import Percentiles
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
+from physis_ros.node.metric_names import Sample
 from physis_ros.node.threads import FixedRateThread
 from physis_ros.safety.filter import SafetyFilter
 from physis_ros.safety.output import SafetyOutput, StatusSnapshot
@@ -105,6 +106,27 @@ class SafetyReport:
                 },
             ),
         )
+
+    def metrics(
+        self, safety: SafetyFilter, finding: Finding, loop: FixedRateThread
+    ) -> Iterator[Sample]:
+        counts, timing = safety.counts, loop.timing
+        for family, value in (
+            ("verdict", int(finding.verdict)),
+            ("latched", safety.latched),
+            ("enabled", safety.enabled),
+            ("trips", counts.trips),
+            ("ticks", timing.ticks),
+            ("lost_ticks", timing.lost),
+            ("loop_jitter_seconds", timing.jitter_counts()),
+        ):
+            yield Sample(family=f"physis_safety_{family}", value=value)
+        for verdict in ("accepted", "limited", "rejected"):
+            yield Sample(
+                family="physis_safety_commands",
+                value=getattr(counts, verdict),
+                labels={"verdict": verdict},
+            )
 
     def _jitter_of(self, loop: FixedRateThread) -> Percentiles:
         now_s = time.monotonic()

@@ -27,7 +27,7 @@ from __future__ import annotations
 import gc
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
@@ -46,6 +46,7 @@ from physis_ros.node.interfaces import (
     SAFETY_TELEOP_IN,
 )
 from physis_ros.node.system import lock_memory, request_realtime
+from physis_ros.node.metric_names import Sample
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.description_topic import limits_for, published_description
@@ -353,6 +354,12 @@ class SafetyNode(PhysisNode[SafetyParameters]):
         if guard is None or self._loop is None or self._output is None:
             return ()
         return self._report.diagnoses(guard.filter, guard.finding, self._loop, self._output)
+
+    def metrics(self) -> Iterable[Sample]:
+        guard, loop = self._guard, self._loop
+        if guard is None or loop is None:
+            return ()
+        return self._report.metrics(guard.filter, guard.finding, loop)
 
     def validate_parameters(self, new: SafetyParameters) -> None:
         if new.joint_state_timeout_s < 1.0 / new.rate_hz:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from physis_ros.node.interfaces import (
     STREAM_STATUS,
     action_chunk,
 )
+from physis_ros.node.metric_names import Sample
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.description_topic import limits_for
 from physis_ros.robot.joint_readings import whole_state
@@ -295,6 +296,10 @@ class BufferNode(PhysisNode[BufferParameters]):
     def diagnose(self) -> Sequence[Diagnosis]:
         now = self._now()
         return () if now is None else (now.diagnosis(),)
+
+    def metrics(self) -> Iterable[Sample]:
+        now = self._now()
+        return () if now is None else now.metrics()
 
     def validate_parameters(self, new: BufferParameters) -> None:
         if new.lead_s < 1.0 / new.servo_hz:

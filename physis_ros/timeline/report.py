@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from physis_ros.msg import StreamStatus
 from physis_ros.node.base import ERROR, OK, WARN, Diagnosis
 from physis_ros.node.diagnosis import percentiles_message
+from physis_ros.node.metric_names import Sample
 from physis_ros.timeline.chunk_timeline import ChunkTimeline
 from physis_ros.timeline.stream_figures import StreamFigures
 
@@ -77,6 +79,24 @@ class BufferSnapshot:
         for field in _IN_STATUS:
             setattr(message, field, percentiles_message(getattr(seen, field)))
         return message
+
+    def metrics(self) -> Iterator[Sample]:
+        timeline, figures, seen = self.timeline, self.figures, self.figures.snapshot(self.now_s)
+        stream = {"stream": self.stream_id}
+        yield from figures.histograms(self.stream_id)
+        for family, value in (
+            ("physis_buffer_depth_seconds", timeline.depth_s(self.now_ns)),
+            ("physis_chunks", timeline.counts.accepted),
+            ("physis_chunks_dropped", self.counts.dropped),
+            ("physis_chunk_gaps", timeline.gaps),
+            ("physis_deadline_misses", figures.deadline_misses),
+            ("physis_underruns", figures.underruns),
+            ("physis_playing", self.state == StreamStatus.PLAYING),
+        ):
+            yield Sample(family=family, value=value, labels=stream)
+        for of in ("sensor", "replan", "chunk", "servo"):
+            labels = {**stream, "of": of}
+            yield Sample(family="physis_rate_hertz", value=getattr(seen, f"{of}_hz"), labels=labels)
 
     def diagnosis(self) -> Diagnosis:
         timeline, figures, counts = self.timeline, self.figures, self.counts

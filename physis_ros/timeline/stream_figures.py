@@ -9,10 +9,12 @@ samples of a sliding window.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from physis_core.observe.percentiles import SlidingWindow
+from physis_core.observe.histogram import CountedWindow
 from physis_core.types import Percentiles
+from physis_ros.node.metric_names import Sample
 
 _MS_PER_NS = 1e-6
 
@@ -96,13 +98,13 @@ class StreamFigures:
     ) -> None:
         self._clock_slack_s = clock_slack_s
         self._engine_ahead_s = 0.0
-        self._interval = SlidingWindow(window)
-        self._response = SlidingWindow(window)
-        self._capture = SlidingWindow(window)
-        self._queue = SlidingWindow(window)
-        self._handoff = SlidingWindow(window)
-        self._age_handoff = SlidingWindow(window)
-        self._age_servo = SlidingWindow(servo_window)
+        self._interval = CountedWindow(window)
+        self._response = CountedWindow(window)
+        self._capture = CountedWindow(window)
+        self._queue = CountedWindow(window)
+        self._handoff = CountedWindow(window)
+        self._age_handoff = CountedWindow(window)
+        self._age_servo = CountedWindow(servo_window)
         self._sensor, self._replan, self._chunk, self._servo = (
             EventRate(window_s=rate_window_s, capacity=capacity)
             for capacity in (10_000, 10_000, 10_000, servo_window)
@@ -179,6 +181,21 @@ class StreamFigures:
             or (self._last is not None and self._last.clock_suspect),
             engine_ahead_s=self._engine_ahead_s,
         )
+
+    def histograms(self, stream_id: str) -> Iterator[Sample]:
+        """All samples since the figures began, in seconds."""
+        stream = {"stream": stream_id}
+        for family, window, labels in (
+            ("physis_output_interval_seconds", self._interval, {}),
+            ("physis_response_latency_seconds", self._response, {}),
+            ("physis_age_part_seconds", self._capture, {"part": "capture"}),
+            ("physis_age_part_seconds", self._queue, {"part": "queue"}),
+            ("physis_age_part_seconds", self._response, {"part": "response"}),
+            ("physis_age_part_seconds", self._handoff, {"part": "handoff"}),
+            ("physis_action_age_seconds", self._age_handoff, {"at": "handoff"}),
+            ("physis_action_age_seconds", self._age_servo, {"at": "servo"}),
+        ):
+            yield Sample(family=family, value=window.histogram.copy(), labels={**stream, **labels})
 
 
 class StreamReason:

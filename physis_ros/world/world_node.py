@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,11 @@ from physis_ros.engine.life import (
     let_engine_threads_run,
     start_engine,
 )
+from physis_ros.engine.metrics import EngineMetrics
 from physis_ros.node.base import EXIT_FAULT, OK, WARN, Diagnosis, PhysisNode, main
 from physis_ros.node.image_messages import image_to_rgb, rgb_to_image
 from physis_ros.node.interfaces import WORLD_RESET, WORLD_STEP
+from physis_ros.node.metric_names import Sample
 from physis_ros.node.model_file import named_model
 from physis_ros.node.system import give_back_memory
 from physis_ros.node.threads import OnDemandThread
@@ -65,6 +67,7 @@ class WorldNode(PhysisNode[WorldParameters]):
     def __init__(self) -> None:
         super().__init__("world_node", WorldParameters)
         self._engine: Engine | None = None
+        self._metrics_of: EngineMetrics | None = None
         self._contract: WorldContract | None = None
         self._encode: FrameEncoder | None = None
         self._worlds: dict[str, World] = {}
@@ -110,6 +113,8 @@ class WorldNode(PhysisNode[WorldParameters]):
         let_engine_threads_run()
         engine, contract = self._engine, self._contract
         assert engine is not None and contract is not None, "activate follows configure"
+        if self.params.metrics_port:
+            self._metrics_of = EngineMetrics(engine, self._metrics_failed)
         self._prompts = OnDemandThread("physis-prompt", self._follow_prompts, self._prompts_failed)
         self._prompts.start()
         for stream_id, namespace in zip(self.params.stream_ids, self.params.stream_namespaces):
@@ -145,6 +150,9 @@ class WorldNode(PhysisNode[WorldParameters]):
 
     def deactivate(self) -> None:
         destroy_handlers(self, self._timer, self._services_made)
+        if self._metrics_of is not None:
+            self._metrics_of.close()
+            self._metrics_of = None
         if self._prompts is not None:
             self._prompts.stop()
         self._prompts = None
@@ -259,6 +267,9 @@ class WorldNode(PhysisNode[WorldParameters]):
 
     def _on_chunk(self, chunk: FinishedChunk) -> None:
         """On the engine's thread."""
+        metrics = self._metrics_of
+        if metrics is not None:
+            metrics.chunk(chunk)
         world = self._worlds.get(chunk.stream_id)
         if world is not None:
             world.take_chunk(chunk)
@@ -274,6 +285,12 @@ class WorldNode(PhysisNode[WorldParameters]):
     def waits_for(self) -> str:
         waiting = [name for name, world in self._worlds.items() if not world.begun]
         return f"world/reset of {', '.join(waiting)}" if waiting else ""
+
+    def _metrics_failed(self, error: Exception) -> None:
+        self.request_exit(EXIT_FAULT, f"metrics: {type(error).__name__}: {error}")
+
+    def metrics(self) -> Iterable[Sample]:
+        return () if self._metrics_of is None else self._metrics_of.samples()
 
     def diagnose(self) -> Sequence[Diagnosis]:
         if self._engine is None or not self.active:
