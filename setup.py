@@ -89,6 +89,7 @@ setup(
         "robot": requirements("numpy", "pyyaml", "opencv-python-headless"),
         "engine": requirements(*ENGINE),
         "tools": requirements(*TOOLS),
+        "metrics": requirements("prometheus-client"),
         "policies": requirements(*POLICIES),
         "lab": requirements(*ENGINE, *TOOLS, *POLICIES, *LAB),
         "models": [*requirements(*ENGINE, "transformers"), "diffusers>=0.41,<0.43"],

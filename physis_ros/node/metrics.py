@@ -28,9 +28,10 @@ class MetricsEndpoint:
     def __init__(self, port: int) -> None:
         try:
             import prometheus_client as prometheus
+            from prometheus_client import metrics_core
         except ModuleNotFoundError as error:
             raise UserError("metrics_port", port, str(missing_package(error))) from error
-        self._families = prometheus.core
+        self._families: Any = metrics_core
         self._samples: tuple[Sample, ...] = ()
         registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=registry)

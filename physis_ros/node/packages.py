@@ -12,6 +12,7 @@ from pathlib import Path
 APT_PACKAGES = {
     "numpy": "python3-numpy",
     "cv2": "python3-opencv",
+    "prometheus_client": "python3-prometheus-client",
     "yaml": "python3-yaml",
 }
 """Module -> rosdep key in package.xml, which is also the name of the package in apt."""
@@ -29,7 +30,6 @@ PIP_PACKAGES = {
     "imageio_ffmpeg": "imageio-ffmpeg",
     "cyclonedds": "cyclonedds",
     "diffusers": "diffusers",
-    "prometheus_client": "prometheus-client",
     "psutil": "psutil",
     "websockets": "websockets",
     "zmq": "pyzmq",

@@ -45,8 +45,8 @@ from physis_ros.node.interfaces import (
     SAFETY_ESTOP,
     SAFETY_TELEOP_IN,
 )
-from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.metric_names import Sample
+from physis_ros.node.system import lock_memory, request_realtime
 from physis_ros.node.threads import FixedRateThread, OnDemandThread
 from physis_ros.node.time_messages import time_to_ns
 from physis_ros.robot.description_topic import limits_for, published_description
