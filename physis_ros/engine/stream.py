@@ -86,6 +86,7 @@ class EngineStream:
         self._last_id = -1
         self._observed_s = -math.inf
         self._before_clock = False
+        self._destroyed = False
         self._chunks = node.publisher(in_namespace(chunk_topic, settings.namespace))
         lease_s = chunk_topic.qos.liveliness_lease_duration.nanoseconds * 1e-9
         # Between chunks, too: a stream that pauses has an engine.
@@ -109,6 +110,9 @@ class EngineStream:
         """Only while the engine's loop turns and the stream's chunks come: a lease that nobody
         renews tells of an engine that stands, of a lost worker and of a stuck chunk.
         """
+        if self._destroyed:
+            # The executor had already taken up the timer when another callback closed the stream.
+            return
         beat = self._engine.beat
         if beat != self._beat and not self._engine.trouble(self.stream_id):
             self._beat = beat
@@ -126,6 +130,7 @@ class EngineStream:
         return f"{self.stream_id}: an observation; the publisher of {topic} sends none"
 
     def destroy(self) -> None:
+        self._destroyed = True
         self._node.destroy_timer(self._alive)
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._chunks)

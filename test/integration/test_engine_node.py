@@ -399,7 +399,10 @@ def test_ctrl_c_while_the_workers_start_ends_all_of_them_in_order(ros: Any, smal
 def test_a_stream_that_opens_slowly_holds_up_nothing(ros: Any, small: Path) -> None:
     chunks = ros.listen(ACTION_CHUNK)
     Robot(ros)
-    engine = ros.start("engine_node", f"model:={small}", "workers:=1", "devices:=1")
+    # The silence of the suspended worker is no loss here.
+    engine = ros.start(
+        "engine_node", f"model:={small}", "workers:=1", "devices:=1", "silence_s:=120.0"
+    )
     ros.wait(lambda: chunks, "chunks")
     (worker,) = [
         child

@@ -18,6 +18,8 @@ from physis_core.pipeline.partition import Partition, PartitionKind, make_partit
 from physis_core.plan.placement.cost import RankCost, rank_bytes
 from physis_core.types import UserError
 
+_ALL_SPLITS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -51,6 +53,22 @@ def compositions(total: int) -> list[tuple[int, ...]]:
     if total == 0:
         return [()]
     return [(first, *rest) for first in range(1, total + 1) for rest in compositions(total - first)]
+
+
+def splits_of(passes: int) -> list[tuple[int, ...]]:
+    """Ways to cut the passes into contiguous groups: all of them for few passes, and for many those
+    whose groups differ by at most one pass, the larger ones first or last. All would be
+    2^(passes - 1).
+    """
+    if passes <= _ALL_SPLITS:
+        return compositions(passes)
+    found: dict[tuple[int, ...], None] = {}
+    for groups in range(1, passes + 1):
+        size, larger = divmod(passes, groups)
+        split = (size + 1,) * larger + (size,) * (groups - larger)
+        found[split] = None
+        found[split[::-1]] = None
+    return list(found)
 
 
 class Planner:
@@ -87,7 +105,7 @@ class Planner:
         if not 1 <= devices <= graph.stages:
             return []
         plans: dict[tuple[int, ...], Plan] = {}
-        splits = compositions(graph.passes)
+        splits = splits_of(graph.passes)
         if graph.kv == "clean":
             # One cache per block serves all passes, so they cannot be separated.
             splits = [(graph.passes,)]

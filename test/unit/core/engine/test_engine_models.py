@@ -41,7 +41,7 @@ def deployment(workers: int, **options: object) -> Deployment:
     )
 
 
-@pytest.mark.parametrize(("workers", "max_batch"), [(0, 1), (0, 4), (2, 1)])
+@pytest.mark.parametrize(("workers", "max_batch"), [(0, 4), (2, 1)])
 def test_streams_of_two_models_share_devices_and_equal_their_references(watch, workers, max_batch):
     with watch(deployment(workers, max_batch=max_batch)) as seen:
         for number, (name, route) in enumerate(STREAMS.items()):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from physis_core.deployment.profile import BlockCost, ModelProfile
 from physis_core.deployment.topology import LinkSpec, Pool
 from physis_core.pipeline.partition import make_partition
-from physis_core.plan.placement.grouping import Planner, compositions, pareto
+from physis_core.plan.placement.grouping import Planner, compositions, pareto, splits_of
 from physis_core.types import KVMode, UserError
 
 
@@ -41,6 +41,25 @@ def pool(devices: int = 24, memory: float = 1e9) -> Pool:
 def test_compositions_are_all_and_sum_up() -> None:
     assert len(compositions(4)) == 8
     assert all(sum(split) == 4 for split in compositions(4))
+
+
+@given(st.integers(1, 60))
+def test_many_passes_have_few_splits_and_few_have_all(passes: int) -> None:
+    splits = splits_of(passes)
+    assert len(set(splits)) == len(splits)
+    assert all(sum(split) == passes and min(split) >= 1 for split in splits)
+    assert {len(split) for split in splits} == set(range(1, passes + 1)), "any number of groups"
+    if passes <= 8:
+        assert sorted(splits) == sorted(compositions(passes))
+    else:
+        assert len(splits) <= 2 * passes
+
+
+def test_thirty_steps_are_planned() -> None:
+    table = Planner(profile(steps=30), pool()).period_table(24)
+    assert [plan.devices for plan in table] == list(range(1, 25))
+    intervals = [plan.interval_s for plan in table]
+    assert intervals[-1] < intervals[0] / 15
 
 
 def test_the_extremes_are_the_known_ones() -> None:
